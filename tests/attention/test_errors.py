@@ -132,6 +132,12 @@ def test_invalid_masks_of_layers() -> None:
         DecoderLayer(8, 4)(x, x, key_padding=torch.tensor([5, 3]), cache=lambda k, v: (k, v))
 
 
+def test_queries_without_a_batch_need_keys_without_a_batch() -> None:
+    x = torch.randn(5, 8)
+    with pytest.raises(ValueError, match=r"key must be \(length, width\) like query, got shape \(1, 5, 8\)"):
+        MultiheadAttention(8, 4)(x, x[None], x[None])
+
+
 def test_padding_of_queries_must_be_boolean() -> None:
     """A bias for a whole query would not change its softmax."""
     x = torch.randn(2, 5, 8)

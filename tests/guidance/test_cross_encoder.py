@@ -1,4 +1,4 @@
-"""`GuidedLoss`: guides in sentence-transformers' trainer."""
+"""Guides for models of sentence-transformers, and `GuidedLoss` in its trainer."""
 
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,7 @@ import headwise as hw
 from tests.integrations.tiny_models import build_model
 
 
-def test_the_trainer_logs_each_guide(tmp_path: Path) -> None:
-    sentence_transformers: Any = pytest.importorskip("sentence_transformers")
-    from datasets import Dataset
-    from sentence_transformers.cross_encoder import CrossEncoderTrainer, CrossEncoderTrainingArguments
-    from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss
+def save_tokenizer(directory: Path) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -24,7 +20,16 @@ def test_the_trainer_logs_each_guide(tmp_path: Path) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
-    ).save_pretrained(tmp_path / "model")
+    ).save_pretrained(directory)
+
+
+def test_the_trainer_logs_each_guide(tmp_path: Path) -> None:
+    sentence_transformers: Any = pytest.importorskip("sentence_transformers")
+    from datasets import Dataset
+    from sentence_transformers.cross_encoder import CrossEncoderTrainer, CrossEncoderTrainingArguments
+    from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss
+
+    save_tokenizer(tmp_path / "model")
     model = build_model("bert")
     model.config.num_labels = 1
     model.classifier = nn.Linear(16, 1)
@@ -49,6 +54,26 @@ def test_the_trainer_logs_each_guide(tmp_path: Path) -> None:
     assert any("MapDiscrimination" in name for name in logged)
     assert any("Next" in name for name in logged)
     assert torch.isfinite(torch.tensor(encoder.predict([("a film", "good")])))
+
+
+def test_sentence_transformers_are_guided(tmp_path: Path) -> None:
+    """sentence-transformers 6.2 calls the model's `forward` without its hooks."""
+    sentence_transformers: Any = pytest.importorskip("sentence_transformers")
+    save_tokenizer(tmp_path)
+    model = build_model("bert").bert
+    model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0.0
+    model.save_pretrained(tmp_path)
+    encoder = sentence_transformers.SentenceTransformer(str(tmp_path), device="cpu").train()
+    inputs = {"input_ids": torch.tensor([[4, 5, 7], [6, 7, 0]]), "attention_mask": torch.tensor([[1, 1, 1], [1, 1, 0]])}
+    guides = [hw.guides.MapDiscrimination(), hw.guides.Delimiter(tokens=[7])]
+    with hw.guiding(model.train(), guides) as guided:
+        model(**inputs)
+        expected = guided.loss()
+    with hw.guiding(encoder, guides) as guided:
+        encoder(dict(inputs))
+        torch.testing.assert_close(guided.loss(), expected)
+        guided.model(**inputs)
+        torch.testing.assert_close(guided.loss(), expected)
 
 
 def test_a_loss_without_a_model_is_refused() -> None:

@@ -96,6 +96,27 @@ def test_guides_must_be_distinct_and_at_least_one(guides: list[hw.Guide], messag
         pass
 
 
+@pytest.mark.parametrize("weight", [1.0, "auto"])
+def test_guides_of_frozen_layers_are_refused(weight: Any) -> None:
+    model, inputs = build_model("bert").train(), build_batch()
+    model.bert.embeddings.requires_grad_(False)
+    model.bert.encoder.layer[0].requires_grad_(False)
+    frozen = hw.guides.First(weight, layers=[0], name="frozen")
+    with hw.guiding(model, [hw.guides.First(weight), frozen]) as guided:
+        task_loss = model(**inputs).logits.sum()
+        with pytest.raises(RuntimeError, match=r"frozen guides has no gradient.*train the guided layers"):
+            guided.loss(task_loss)
+
+
+def test_a_state_of_other_guides_is_refused() -> None:
+    model = build_model("bert").train()
+    with hw.guiding(model, [hw.guides.First("auto"), hw.guides.Next(0.1)], check=False) as guided:
+        state = guided.state_dict()
+    message = "weights of First, but the guides with automatic weights are Next"
+    with hw.guiding(model, [hw.guides.Next("auto")], check=False) as guided, pytest.raises(ValueError, match=message):
+        guided.load_state_dict(state)
+
+
 def test_layers_and_heads_that_do_not_exist_are_named() -> None:
     model, inputs = build_model("bert").train(), build_batch()
     for guide, message in (

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.testing import CompileCounter
 
 import headwise as hw
 from tests.integrations.tiny_models import build_batch, build_model
@@ -53,6 +54,29 @@ def test_compiled_models_give_the_same_loss_and_gradients(padding: str) -> None:
     loss, gradients = guided_step(model, inputs, torch.compile(model, backend="aot_eager"))
     torch.testing.assert_close(loss, expected_loss)
     torch.testing.assert_close(gradients, expected_gradients, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("compiled", ["model", "layers"])
+def test_automatic_weights_of_compiled_models_are_those_of_eager_models(compiled: str) -> None:
+    """The compiler is off in the first four steps, which update the weights, and on in the fifth."""
+    torch.compiler.reset()
+    weights = []
+    for is_compiled in (False, True):
+        model, guide, graphs = build_model("bert").train(), hw.guides.MapDiscrimination("auto"), CompileCounter()
+        if is_compiled and compiled == "model":
+            model.compile(backend=graphs)
+        elif is_compiled:
+            for layer in model.bert.encoder.layer:
+                layer.compile(backend=graphs)
+        with hw.guiding(model, [guide], check=False) as guided:
+            for step in range(5):
+                task_loss = model(**build_batch()).logits.square().mean()
+                (task_loss + guided.loss(task_loss)).backward()
+                assert bool(graphs.frame_count) == (is_compiled and step == 4)
+        weights.append(guide.weight)
+    assert weights[0] > 0
+    assert weights[1] == pytest.approx(weights[0])
 
 
 def test_lora_trains_with_guides() -> None:

@@ -127,6 +127,12 @@ def test_a_resumed_run_continues_with_the_automatic_weights(tmp_path: Path) -> N
     torch.testing.assert_close(resumed.state_dict(), model.state_dict(), atol=0.0, rtol=0.0)
 
 
+@pytest.mark.parametrize("guides", [hw.guides.First(), ["mdg"]])
+def test_guides_are_checked_before_training(guides: Any, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="guides must be a list of guides"):
+        build_trainer(build_model("bert"), tmp_path, guides)
+
+
 def test_a_model_built_by_model_init_is_guided(tmp_path: Path) -> None:
     guides = [hw.guides.MapDiscrimination(1.0)]
     trainer = build_trainer(None, tmp_path, guides, model_init=lambda: build_model("bert"))

@@ -202,7 +202,7 @@ def test_a_model_that_fails_on_dummy_inputs_needs_an_example() -> None:
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     model = hf.ViTModel(hf.ViTConfig(image_size=8, patch_size=4, **sizes))
     with (
-        pytest.raises(ValueError, match="pass a batch that the model accepts as example="),
+        pytest.raises(ValueError, match=r"reads pixel_values, .* pass a batch that the model accepts as example="),
         hw.guiding(model, [hw.guides.First()]),
     ):
         pass
@@ -210,6 +210,25 @@ def test_a_model_that_fails_on_dummy_inputs_needs_an_example() -> None:
     with hw.guiding(model.train(), [hw.guides.MapDiscrimination()], example=example) as guided:
         model(**example)
         assert guided.loss() > 0
+
+
+@pytest.mark.parametrize("family", ["Bert", "LayoutLM", "Splinter"])
+def test_padding_at_the_left_is_computed_in_training(family: str) -> None:
+    """LayoutLM has an additive mask, and its layers and those of Splinter do not say whether they are causal."""
+    sizes = {"vocab_size": 40, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    config = getattr(hf, f"{family}Config")(**sizes, **dropout, intermediate_size=8)
+    model, inputs = getattr(hf, f"{family}Model")(config).train(), build_batch()
+    inputs = {name: x.flip(1) for name, x in inputs.items()}
+    expected = model(**inputs).last_hidden_state
+    with hw.guiding(model, [hw.guides.MapDiscrimination()]):
+        torch.testing.assert_close(model(**inputs).last_hidden_state, expected)
+
+
+def test_models_that_need_inputs_of_the_decoder_need_no_example() -> None:
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    model = hf.M2M100Model(hf.M2M100Config(vocab_size=40, d_model=8, **sizes))
+    assert len(hw.scheme_parameters(hw.retrofit(model, hw.DistanceAware, part="both"))) == 4
 
 
 def test_an_example_is_moved_to_the_models_device() -> None:

@@ -143,6 +143,8 @@ def test_errors_name_the_argument() -> None:
         hw.retrofit(model, part="decoder")
     with pytest.raises(TypeError, match=r"w_init must be a number, .* saved in config\.json"):
         hw.retrofit(model, w_init=torch.zeros(2))
+    with pytest.raises(TypeError, match="heads is that of the model and cannot be an option"):
+        hw.retrofit(model, heads=2)
     with pytest.raises(ValueError, match="pretrained models have positions already"):
         hw.retrofit(model, "Rotary")
     hw.retrofit(model)

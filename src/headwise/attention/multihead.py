@@ -183,6 +183,9 @@ class MultiheadAttention(nn.Module):
             raise ValueError("cu_seqlens needs need_weights=False: there are no weights of packed sequences")
         is_batched = query.dim() != 2
         if not is_batched:
+            for name, x in (("key", key), ("value", value)):
+                if x.dim() != 2:
+                    raise ValueError(f"{name} must be (length, width) like query, got shape {tuple(x.shape)}")
             query, key, value = query[None], key[None], value[None]
             key_padding_mask = None if key_padding_mask is None else key_padding_mask[None]
             query_padding_mask = None if query_padding_mask is None else query_padding_mask[None]

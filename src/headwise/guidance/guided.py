@@ -33,15 +33,9 @@ class Guided:
     """
 
     def __init__(self, model: nn.Module, guides: Sequence[Guide]) -> None:
-        if not isinstance(guides, Sequence) or not all(isinstance(guide, Guide) for guide in guides):
-            raise TypeError(f"guides must be a list of guides such as MapDiscrimination(0.01), got {guides!r}")
+        self.model, self.guides = model, check_guides(guides)
         if not guides:
             raise ValueError("guides must contain at least one guide")
-        names = [guide.name for guide in guides]
-        repeated = {name for name in names if names.count(name) > 1}
-        if repeated:
-            raise ValueError(f"two guides have the name {repeated.pop()!r}: set name= for one of them")
-        self.model, self.guides = model, tuple(guides)
         self.required_fields = frozenset[RecordField]().union(*(guide.required_fields for guide in guides))
         self.terms: dict[str, Tensor] = {}
         self.is_closed = False
@@ -51,11 +45,12 @@ class Guided:
         self._in_outer_model = False  # the model's forward has started, but not that of its base model
         self._records_in_eval = False
         self._auto_weight = AutoWeight()
+        self._eager_step = ExitStack()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Guided":
         """Return a closed recorder. A copy of a guided model is not guided."""
         copied = copy.copy(self)
-        copied.model, copied._layers, copied._inputs = nn.Identity(), [], {}
+        copied.model, copied._layers, copied._inputs, copied._eager_step = nn.Identity(), [], {}, ExitStack()
         copied.is_closed = True
         return copied
 
@@ -69,16 +64,22 @@ class Guided:
     ) -> tuple[Any, dict[str, Any]]:
         """Start to record a forward pass.
 
-        This is a forward pre-hook of the model and of its base model, because the base model may be called directly.
+        This is a forward pre-hook of the model and of its base model, because the base model may be called directly,
+        and of a wrapper that calls the model's `forward` without its hooks.
 
         Returns:
-            The arguments of the model, without inputs that are only for guides.
+            The arguments of the module, without inputs that are only for guides.
         """
-        if not self.is_closed and (module is self.model or not self._in_outer_model):
+        is_base = module is not self.model and module is getattr(self.model, "base_model", None)
+        if not self.is_closed and not (is_base and self._in_outer_model):
             self._clear()
-            names = inspect.signature(module.forward).parameters if args else ()
-            self._inputs, self._in_forward = dict(zip(names, args, strict=False)) | kwargs, True
-        self._in_outer_model = module is self.model
+            if args and isinstance(args[0], Mapping):  # the features of sentence-transformers
+                self._inputs = {**args[0], **kwargs}
+            else:
+                names = inspect.signature((module if is_base else self.model).forward).parameters if args else ()
+                self._inputs = dict(zip(names, args, strict=False)) | kwargs
+            self._in_forward = True
+        self._in_outer_model = not is_base
         guide_keys = {key for guide in self.guides for key in guide.input_keys}
         return args, {name: x for name, x in kwargs.items() if name not in guide_keys}
 
@@ -90,6 +91,17 @@ class Guided:
     def _clear(self) -> None:
         self._layers, self._inputs, self._in_forward = [], {}, False
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _prepare_step(self) -> None:
+        """Turn the compiler off for the next step if it updates automatic weights, otherwise on.
+
+        They are computed from gradients at the queries. Those that a compiled model returns have none, because its
+        losses do not depend on the returned copies.
+        """
+        self._eager_step.close()
+        if self._auto_weight.is_due() and any(guide.auto for guide in self.guides):
+            self._eager_step.enter_context(torch.compiler.set_stance("force_eager"))
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state to save in a checkpoint: the weights of automatic guides and the step."""
         return {
@@ -98,11 +110,22 @@ class Guided:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state returned by `state_dict`."""
+        """Restore a state returned by `state_dict`.
+
+        Raises:
+            ValueError: the state is of other guides.
+        """
+        names = [guide.name for guide in self.guides if guide.auto]
+        if sorted(names) != sorted(state["weights"]):
+            raise ValueError(
+                f"the checkpoint has automatic weights of {', '.join(state['weights']) or 'no guides'}, but the guides "
+                f"with automatic weights are {', '.join(names) or 'none'}: resume with the same guides"
+            )
         self._auto_weight.step = state["step"]
         for guide in self.guides:
             if guide.auto:
                 guide.weight = state["weights"][guide.name]
+        self._prepare_step()
 
     def loss(self, task_loss: Tensor | None = None, *, progress: float = 0.0) -> Tensor:
         """Compute the guides' loss of the last forward pass, the sum of `losses`. Add it to the task's loss."""
@@ -127,11 +150,15 @@ class Guided:
         record = ForwardRecord(self._layers, self._inputs)
         self._clear()
         layers = record.layers
-        if torch.is_grad_enabled() and not layers[-1].received.requires_grad and is_trainable(self.model):
-            raise RuntimeError(
-                "the recorded attention has no gradient. Reentrant gradient checkpointing drops it: pass "
-                "gradient_checkpointing_kwargs={'use_reentrant': False}, or train the guided layers"
-            )
+        if torch.is_grad_enabled() and is_trainable(self.model):
+            for guide in self.guides:
+                guided_layers = [layers[-1]] if guide.layers is None else guide.select_layers(layers)
+                if not any(layer.received.requires_grad for layer in guided_layers):
+                    raise RuntimeError(
+                        f"the attention that {guide.name} guides has no gradient. Reentrant gradient checkpointing "
+                        "drops it: pass gradient_checkpointing_kwargs={'use_reentrant': False}, or train the guided "
+                        "layers"
+                    )
         terms = {guide: guide(record) for guide in self.guides}
         self.terms = {guide.name: term.detach() for guide, term in terms.items()}
         auto_terms = {guide: term for guide, term in terms.items() if guide.auto}
@@ -142,6 +169,7 @@ class Guided:
             if self._auto_weight.is_due():
                 self._auto_weight.update(task_loss, auto_terms, [layer.q for layer in layers if layer.q.requires_grad])
             self._auto_weight.step += 1
+            self._prepare_step()
         return {guide.name: guide.weight_at(progress) * term for guide, term in terms.items()}
 
 
@@ -214,7 +242,7 @@ def guiding(
             stack.enter_context(use_headwise_attention(inner))
             stack.enter_context(recording(inner, guided))
         stack.callback(guided._clear)
-        for module in dict.fromkeys([inner, inner.base_model]):
+        for module in dict.fromkeys([*wrappers_without_hooks(model, inner), inner, inner.base_model]):
             stack.callback(module.register_forward_pre_hook(guided.start_forward, with_kwargs=True).remove)
         if before is not None:
             guided._records_in_eval = True
@@ -224,7 +252,26 @@ def guiding(
             if not has_records:
                 raise UnsupportedAttentionError(inner)
             check_same_outputs(inner, before, after)
+        stack.callback(guided._eager_step.close)
+        guided._prepare_step()
         yield guided
+
+
+def check_guides(guides: Sequence[Guide]) -> tuple[Guide, ...]:
+    """Return guides, or raise TypeError or ValueError if they are not a list of guides with different names."""
+    if not isinstance(guides, Sequence) or not all(isinstance(guide, Guide) for guide in guides):
+        raise TypeError(f"guides must be a list of guides such as MapDiscrimination(0.01), got {guides!r}")
+    names = [guide.name for guide in guides]
+    repeated = {name for name in names if names.count(name) > 1}
+    if repeated:
+        raise ValueError(f"two guides have the name {repeated.pop()!r}: set name= for one of them")
+    return tuple(guides)
+
+
+def wrappers_without_hooks(model: nn.Module, inner: nn.Module) -> list[nn.Module]:
+    """Return the modules of sentence-transformers that contain a model. They call its `forward` without its hooks."""
+    modules = [module for module in model.modules() if type(module).__module__.startswith("sentence_transformers.")]
+    return [module for module in modules if any(child is inner for child in module.children())]
 
 
 def is_trainable(model: nn.Module) -> bool:

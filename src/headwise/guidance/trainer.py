@@ -13,7 +13,7 @@ from transformers import Trainer
 from transformers.trainer_utils import get_last_checkpoint
 
 from headwise import _compat
-from headwise.guidance.guided import Guided, guiding
+from headwise.guidance.guided import Guided, check_guides, guiding
 from headwise.guides import Guide
 from headwise.integrations import add_scheme_group, all_scheme_parameters, eval_mode, scheme_parameters
 from headwise.small_files import read_json
@@ -59,7 +59,7 @@ class GuidedTrainer(Trainer):
         super().__init__(*args, **kwargs)
         self.example = example
         self._creates_optimizer = self.optimizer is None
-        self.guides, self.scheme_learning_rate = tuple(guides), scheme_learning_rate
+        self.guides, self.scheme_learning_rate = check_guides(guides), scheme_learning_rate
         self.guided: Guided | None = None
         self._unlogged: dict[str, list[Tensor]] = {}  # values by name since the last log
         self._losses: dict[str, Tensor] | None = None  # of the last step, by term

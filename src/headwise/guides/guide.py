@@ -119,8 +119,7 @@ class Guide:
     def __call__(self, record: ForwardRecord) -> Tensor:
         """Compute the unweighted term from the record of all layers."""
         if self.layers is not None:
-            indices = [check_index("layers", i, len(record.layers)) for i in self.layers]
-            record = ForwardRecord([record.layers[i] for i in indices], record.inputs)
+            record = ForwardRecord(self.select_layers(record.layers), record.inputs)
         lengths = sorted({layer.q.shape[2] for layer in record.layers})
         if len(lengths) > 1:
             raise ValueError(
@@ -128,6 +127,10 @@ class Guide:
                 f"({', '.join(map(str, lengths))}): choose layers with the same number by layers="
             )
         return self.term(record)
+
+    def select_layers(self, layers: list[LayerRecord]) -> list[LayerRecord]:
+        """Return the guided layers of a model."""
+        return layers if self.layers is None else [layers[check_index("layers", i, len(layers))] for i in self.layers]
 
     def select_heads(self, x: Tensor) -> Tensor:
         """Return the guided heads of a tensor (B, H, …)."""

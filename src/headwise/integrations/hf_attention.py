@@ -344,8 +344,12 @@ def restore_padded_rows(call: AttentionCall, output: Tensor, padding: Tensor | N
     Only rows up to the last padding token before a real one are computed: a model may read a padding token at the left,
     such as BERT's pooler, but not those at the end of a text. `reads_padding` is set for models that read these, too.
     """
-    at_end = call.reads_padding
-    rows = None if call.is_causal or padding is None else padded_rows(padding, call.attention_mask, at_end=at_end)
+    at_end, mask = call.reads_padding, call.options["mask"]
+    # Layers without the attribute is_causal, such as those of LayoutLM and Splinter, count as causal. They are not if
+    # all queries have the same mask.
+    has_same_mask = call.options["key_padding"] is not None or (mask is not None and mask.shape[2] == 1)
+    is_causal = call.is_causal and not has_same_mask
+    rows = None if is_causal or padding is None else padded_rows(padding, call.attention_mask, at_end=at_end)
     if rows is None or padding is None:
         return output
     start, stop = rows

@@ -1,5 +1,6 @@
 """Utilities for Hugging Face models: finding modules, running a model on an example, comparing outputs."""
 
+import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
@@ -145,6 +146,8 @@ def example_inputs(model: PreTrainedModel, example: Mapping[str, Any] | None) ->
         padding_id = getattr(config, "pad_token_id", None) or 0
         inputs["input_ids"] = (ids % config.vocab_size).masked_fill(mask == 0, padding_id)
         inputs["attention_mask"] = mask
+        if model.config.is_encoder_decoder and "decoder_input_ids" in inspect.signature(model.forward).parameters:
+            inputs.setdefault("decoder_input_ids", inputs["input_ids"])
     return inputs
 
 
@@ -169,10 +172,10 @@ def run_example(model: Any, example: Mapping[str, Any] | None) -> ExampleOutput:
         raise
     except Exception as error:
         source = "transformers' dummy inputs" if example is None else "the example"
-        raise ValueError(
-            f"{type(model).__name__} failed on {source} ({type(error).__name__}: {error}); pass a batch that the model "
-            "accepts as example="
-        ) from error
+        reason = f"failed on {source} ({type(error).__name__}: {error})"
+        if example is None and model.main_input_name not in model.dummy_inputs:
+            reason = f"reads {model.main_input_name}, which transformers' dummy inputs do not contain"
+        raise ValueError(f"{type(model).__name__} {reason}; pass a batch that the model accepts as example=") from error
     output = next(x for x in outputs.values() if isinstance(x, Tensor) and x.is_floating_point() and x.dim() > 0)
     return ExampleOutput(output, output_mask(model, inputs, output))
 

@@ -74,8 +74,10 @@ def _subclasses(scheme: type[Scheme]) -> list[type[Scheme]]:
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raise TypeError if an option cannot be saved in `config.json`."""
+    """Raise TypeError if an option cannot be saved in `config.json`, or is `heads` or `head_dim`."""
     for name, value in options.items():
+        if name in schemes.SIZES:
+            raise TypeError(f"{name} is that of the model and cannot be an option")
         try:
             json.dumps(value)
         except TypeError:
