@@ -87,10 +87,21 @@ def test_warnings_about_missing_runs_and_predictions(tmp_path: Path) -> None:
     ]
     (results[0].run_dir / "predictions.parquet").unlink()
     assert list_warnings(analyze(results, "none").tasks[0]) == [
-        "plain has 6 of 7 seeds; its difference is over those.",
-        "rpr has 1 of 7 seeds; its difference is over those.",
+        "plain and none are compared over 6 of 7 seeds, those that both have. Means are over all seeds of a method.",
         "rpr shares no seed with its baseline and is not compared.",
         "There are no predictions, so the variation over test examples is unknown.",
+    ]
+
+
+def test_warning_about_missing_runs_of_the_baseline(tmp_path: Path) -> None:
+    results = [
+        result
+        for result in simulate_runs(tmp_path, {"none": 0.80, "plain": 0.86}, seeds=8)
+        if result.seed in {"none": [0, 1, 2, 3, 4, 5], "plain": [0, 2, 3, 4, 5, 6, 7]}[result.method]
+    ]
+    assert list_warnings(analyze(results, "none").tasks[0]) == [
+        "A permutation test with 5 seeds has p ≥ 0.0625 and cannot be significant; at least 6 seeds are needed.",
+        "plain and none are compared over 5 of 7 seeds, those that both have. Means are over all seeds of a method.",
     ]
 
 

@@ -126,11 +126,12 @@ def list_warnings(task: TaskComparison) -> list[str]:
     warnings = []
     if task.comparisons:
         warnings += warn_few_seeds(task.comparisons)
-    for method in task.methods:
-        if len(method.values) < task.num_seeds:
-            warnings.append(
-                f"{method.name} has {len(method.values)} of {task.num_seeds} seeds; its difference is over those."
-            )
+    warnings += [
+        f"{comparison.method} and {comparison.baseline} are compared over {len(comparison.differences)} of "
+        f"{task.num_seeds} seeds, those that both have. Means are over all seeds of a method."
+        for comparison in task.comparisons
+        if len(comparison.differences) < task.num_seeds
+    ]
     warnings += [f"{name} shares no seed with its baseline and is not compared." for name in task.unpaired_methods]
     if task.metric.split == "dev":
         warnings.append("There is no test split. Metrics are those on dev, which also selected the epoch.")
@@ -197,8 +198,14 @@ def format_p_equation(p: float) -> str:
 
 
 def format_p(p: float) -> str:
-    """
+    """Format a p-value with two digits, or with more if it would round to the significance level.
+
     >>> format_p(0.0625), format_p(0.4), format_p(0.00004), format_p(float("nan"))
     ('0.062', '0.4', '< 0.001', '–')
+    >>> format_p(0.0496), format_p(0.0504), format_p(0.04999)
+    ('0.0496', '0.0504', '0.04999')
     """
-    return "–" if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.2g}"
+    if math.isnan(p):
+        return "–"
+    digits = next((n for n in range(2, 10) if float(f"{p:.{n}g}") != ALPHA), 2)
+    return "< 0.001" if p < 0.001 else f"{p:.{digits}g}"
