@@ -12,6 +12,7 @@ from headwise.studies.analysis import Metric, analyze
 from headwise.studies.plan import Result
 from headwise.studies.report import print_analysis, write_report
 from headwise.studies.summary import list_warnings, summarize, summarize_baselines
+from headwise.studies.tables import build_task_table
 from headwise.studies.verdicts import judge_comparison
 from tests.studies.simulated import classification_run, regression_runs, simulate_runs
 
@@ -91,6 +92,17 @@ def test_warnings_about_missing_runs_and_predictions(tmp_path: Path) -> None:
         "rpr shares no seed with its baseline and is not compared.",
         "There are no predictions, so the variation over test examples is unknown.",
     ]
+
+
+def test_a_single_method_is_not_compared(tmp_path: Path) -> None:
+    (run,) = simulate_runs(tmp_path, {"distance-aware": 0.5}, seeds=1)
+    run.metrics["baselines"] = {"test": {"TF-IDF": {"accuracy": 0.9}}}
+    analysis = analyze([run], "distance-aware")
+    assert summarize(analysis) == [
+        "distance-aware did not learn: it is not better than TF-IDF (accuracy 90.00). Try more epochs, another "
+        "learning rate or more rows."
+    ]
+    assert build_task_table(analysis.tasks[0]).title == "sst2"
 
 
 def test_warning_about_missing_runs_of_the_baseline(tmp_path: Path) -> None:

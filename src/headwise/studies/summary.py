@@ -45,7 +45,12 @@ def summarize_learning(task: TaskComparison) -> list[str]:
         learning = next(iter(below.values()))
         baseline = f"{learning.description} ({task.metric.name} {format_number(learning.baseline_value, task.metric)})"
         degree = "clearly " if name in CONSTANT_ANSWERS else ""
-        if len(below) == len(task.methods):
+        if len(task.methods) == 1:
+            lines.append(
+                f"{task.methods[0].name} did not learn: it is not {degree}better than {baseline}. Try more epochs, "
+                "another learning rate or more rows."
+            )
+        elif len(below) == len(task.methods):
             lines.append(
                 f"No method learned: no method is {degree}better than {baseline}. Differences between the methods are "
                 "meaningless. Try more epochs, another learning rate or more rows."

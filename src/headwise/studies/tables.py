@@ -63,8 +63,10 @@ def build_task_table(task: TaskComparison) -> TextTable:
         for method in task.methods
     ]
     baselines = {comparison.baseline for comparison in task.comparisons}
-    baseline = baselines.pop() if len(baselines) == 1 else "controls"
-    return TextTable(f"{task.task}, compared with {baseline}", header, tuple(rows))
+    title = task.task
+    if baselines:
+        title += f", compared with {baselines.pop() if len(baselines) == 1 else 'controls'}"
+    return TextTable(title, header, tuple(rows))
 
 
 def metric_label(metric: Metric) -> str:
