@@ -176,6 +176,9 @@ def test_methods_below_a_linear_model_are_not_compared(tmp_path: Path) -> None:
     task = analyze(results, "plain").tasks[0]
     verdicts = {comparison.method: judge_comparison(comparison, task) for comparison in task.comparisons}
     assert verdicts == {"none": "not testable", "rpr": "better"}
+    cells = {row[0]: row[2] for row in build_task_table(task).rows}
+    assert "*" not in cells["none"], "the difference is significant, but not testable"
+    assert "*" in cells["rpr"]
 
 
 def test_baselines_of_the_runs_are_stated_also_if_all_methods_are_better(tmp_path: Path) -> None:
