@@ -117,6 +117,19 @@ def test_warning_about_missing_runs_of_the_baseline(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("rows", "is_warned"),
+    [("aa aa aa", False), ("aa bb cc", False), ("aa aa bb", True), ("aa ab aa", True), ("aa bb cd", True)],
+    ids=["fixed test rows", "split by seed", "changed later", "changed during a seed", "split by seed and changed"],
+)
+def test_warning_about_test_rows_that_changed(rows: str, is_warned: bool, tmp_path: Path) -> None:
+    results = simulate_runs(tmp_path, {"none": 0.80, "plain": 0.86}, seeds=3)
+    for result, row in zip(results, rows.replace(" ", ""), strict=True):
+        result.metrics["fingerprints"] = {"test": row}
+    warnings = list_warnings(analyze(results, "none").tasks[0])
+    assert any("Runs have different test rows" in warning for warning in warnings) == is_warned
+
+
 @pytest.mark.parametrize("seeds", [2, 3, 4, 5])
 def test_estimates_of_needed_seeds_agree_with_the_warning(seeds: int, tmp_path: Path) -> None:
     accuracies = {"none": 0.80, "a": 0.81, "b": 0.811, "c": 0.812}

@@ -1,6 +1,7 @@
 """Summary of an analysis in sentences."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from headwise.studies.analysis import Analysis, Comparison, Metric, TaskComparison
@@ -138,11 +139,28 @@ def list_warnings(task: TaskComparison) -> list[str]:
         if len(comparison.differences) < task.num_seeds
     ]
     warnings += [f"{name} shares no seed with its baseline and is not compared." for name in task.unpaired_methods]
+    if has_changed_rows(task):
+        warnings.append(
+            f"Runs have different {task.metric.split} rows, because files changed during the study or methods have "
+            "different data. Differences between the methods are meaningless. Repeat the study in a new directory."
+        )
     if task.metric.split == "dev":
         warnings.append("There is no test split. Metrics are those on dev, which also selected the epoch.")
     if task.comparisons and task.comparisons[0].example_estimate is None:
         warnings.append("There are no predictions, so the variation over test examples is unknown.")
     return warnings
+
+
+def has_changed_rows(task: TaskComparison) -> bool:
+    """Return whether the rows of runs differ, other than by a split that is drawn anew for each seed."""
+    rows_by_seed: dict[int, set[str]] = {}
+    for method in task.methods:
+        for seed, result in method.results.items():
+            fingerprint = result.metrics.get("fingerprints", {}).get(task.metric.split)
+            if fingerprint is not None:
+                rows_by_seed.setdefault(seed, set()).add(fingerprint)
+    counts = Counter(fingerprint for rows in rows_by_seed.values() for fingerprint in rows)
+    return any(len(rows) > 1 for rows in rows_by_seed.values()) or len(counts) not in (0, 1, counts.total())
 
 
 def warn_few_seeds(comparisons: Sequence[Comparison]) -> list[str]:
