@@ -5,10 +5,16 @@ import socket
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.studies.conftest import create_study
+from headwise.studies.plan import Run, plan_runs
+from headwise.studies.study import Study
+from headwise.training import TextConfig
+from headwise.training.core.config import RunConfig
+from tests.studies.conftest import PLAIN, RPR, create_study
+from tests.studies.fakes import work, write_run
 from tests.training.conftest import Headwise
 
 
@@ -72,6 +78,36 @@ def test_named_database_is_used(tmp_path: Path, postgresql: str, headwise: Headw
     code, out, _ = headwise("studies", tmp_path / "study", "--storage", postgresql)
     assert code == 0
     assert "2 waiting" in out
+
+
+def train_rpr_better(config: RunConfig, run_dir: Path, resume: bool = False) -> dict[str, Any]:
+    """Write a run: `rpr` has a higher accuracy and a lower error than `plain`."""
+    is_rpr = config.model == "rpr"
+    if getattr(config, "label_type", None) == "regression":
+        metrics = write_run(run_dir, config, {"rmse": 1.0 if is_rpr else 2.0})
+        return {**metrics, "label_type": "regression", "primary_metric": "rmse"}
+    return write_run(run_dir, config, {"accuracy": 0.8 if is_rpr else 0.7})
+
+
+def test_best_of_tasks_with_accuracies_and_errors(tmp_path: Path, headwise: Headwise) -> None:
+    bases = [TextConfig(data=("reviews.csv",)), TextConfig(data=("stars.csv",), label_type="regression")]
+    study = Study.create(tmp_path / "a", "compare", plan_runs(bases, (PLAIN, RPR), [0]), baseline="plain", controls={})
+    work(study, train_rpr_better)
+    out = " ".join(headwise("studies", tmp_path / "a")[1].split())
+    assert "reviews.csv: rpr" in out
+    assert "stars.csv: rpr" in out
+
+
+def test_trials_of_tuned_methods_are_no_methods(tmp_path: Path, headwise: Headwise) -> None:
+    runs = plan_runs([TextConfig(data=("reviews.csv",))], (PLAIN, RPR), [0])
+    trial = Run(runs[0].task, "plain: default settings", 1000, runs[0].config)
+    tuning = [{"task": trial.task, "method": "plain", "candidates": [trial.method], "num_trials": 1}]
+    for name in ("a", "b"):
+        study = Study.create(tmp_path / name, "compare", [*runs, trial], baseline="plain", controls={}, tuning=tuning)
+        work(study, train_rpr_better)
+    out = headwise("studies", tmp_path / "a", tmp_path / "b")[1]
+    assert out.count("rpr") > 1
+    assert "default" not in out
 
 
 DEEP = "[" * 100_000 + "]" * 100_000

@@ -4,7 +4,9 @@ import pytest
 
 from headwise.errors import UserError
 from headwise.models.configuration import SCHEMES as MODEL_SCHEMES
+from headwise.studies.method_checks import check_scheme_options
 from headwise.studies.methods import SCHEMES, Method, add_controls, parse_method
+from headwise.training import TextConfig
 
 
 def shared_options(**options: object) -> dict[str, object]:
@@ -58,3 +60,10 @@ def test_malformed_methods(text: str) -> None:
 def test_names_are_unique() -> None:
     with pytest.raises(UserError, match="'rpr' appears twice"):
         add_controls([parse_method("rpr"), parse_method("rpr")], shared_options())
+
+
+@pytest.mark.parametrize("option", ["k=4", "std=0.5", "values=false"])
+def test_options_of_rpr_have_the_defaults_of_models(option: str) -> None:
+    check_scheme_options(TextConfig(data=("reviews.csv",), model="rpr", scheme_options=(option,)))
+    with pytest.raises(UserError, match="got 'w'"):
+        check_scheme_options(TextConfig(data=("reviews.csv",), model="rpr", scheme_options=("w=1",)))

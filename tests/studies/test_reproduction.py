@@ -25,8 +25,10 @@ from headwise.studies.reproduction.paper_comparison import compare_with_paper
 from headwise.studies.reproduction.planning import ReproduceOptions, plan_reproduction
 from headwise.studies.reproduction.registry import DIRECT_OUTPUTS, STUDIES, get_study
 from headwise.studies.reproduction.significance import build_best_tables
+from headwise.studies.scheduler import Scheduler
 from headwise.studies.study import Study
 from headwise.training.core.config import parse_scheme_options
+from tests.studies.conftest import create_study, states
 from tests.studies.fakes import work
 from tests.studies.simulated import classification_run
 
@@ -167,6 +169,23 @@ def test_best_method_against_the_second_best(tmp_path: Path) -> None:
     assert difference.startswith("+4.33 [")
     assert float(p) == pytest.approx(stats.ttest_ind(num_correct["rpr"], num_correct["plain"]).pvalue, rel=0.05)
     assert float(paired_p) == pytest.approx(stats.ttest_rel(num_correct["rpr"], num_correct["plain"]).pvalue, rel=0.05)
+
+
+def test_the_control_is_no_best_method_of_figures_without_values(tmp_path: Path) -> None:
+    num_correct = {"learnable-sigmoid": 80, "none": 95, "clip": 85}
+    results = [classification_run(tmp_path, x, 0, np.arange(100) < count) for x, count in num_correct.items()]
+    (table,) = build_best_tables(analyze(results, "learnable-sigmoid"), load_published_tables()["da-figure4"])
+    assert table.rows[0][:2] == ("clip", "learnable-sigmoid")
+
+
+def test_a_comparison_is_no_reproduction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = create_study(tmp_path / "study", seeds=1)
+    claimed = Scheduler(study.trials).claim()
+    assert claimed is not None
+    study.trials.fail(claimed, "out of luck")
+    assert main(["reproduce", "--resume", "--out", str(tmp_path / "study")]) == 2
+    assert "holds a study of the kind compare, expected a table or figure" in capsys.readouterr().err
+    assert "failed" in states(study), "the study did not change"
 
 
 def test_seconds_per_epoch(tmp_path: Path) -> None:

@@ -46,6 +46,11 @@ def test_random_sign_patterns_for_many_seeds() -> None:
     assert statistics.permutation_test(x + 100) == 1 / statistics.MAX_SIGN_PATTERNS
 
 
+def test_a_missing_difference_gives_no_p_value() -> None:
+    estimate = statistics.seed_interval([np.nan, 1.0, 2.0])
+    assert np.isnan([estimate.p, estimate.low, estimate.high]).all()
+
+
 def test_smallest_p_of_five_seeds() -> None:
     assert statistics.permutation_test([5.0, 6.0, 7.0, 8.0, 9.0]) == statistics.min_permutation_p(5) == 0.0625
 

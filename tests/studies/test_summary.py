@@ -12,6 +12,7 @@ from headwise.studies.analysis import Metric, analyze
 from headwise.studies.plan import Result
 from headwise.studies.report import print_analysis, write_report
 from headwise.studies.summary import list_warnings, summarize, summarize_baselines
+from headwise.studies.tables import build_task_table
 from headwise.studies.verdicts import judge_comparison
 from tests.studies.simulated import classification_run, regression_runs, simulate_runs
 
@@ -87,11 +88,46 @@ def test_warnings_about_missing_runs_and_predictions(tmp_path: Path) -> None:
     ]
     (results[0].run_dir / "predictions.parquet").unlink()
     assert list_warnings(analyze(results, "none").tasks[0]) == [
-        "plain has 6 of 7 seeds; its difference is over those.",
-        "rpr has 1 of 7 seeds; its difference is over those.",
+        "plain and none are compared over 6 of 7 seeds, those that both have. Means are over all seeds of a method.",
         "rpr shares no seed with its baseline and is not compared.",
         "There are no predictions, so the variation over test examples is unknown.",
     ]
+
+
+def test_a_single_method_is_not_compared(tmp_path: Path) -> None:
+    (run,) = simulate_runs(tmp_path, {"distance-aware": 0.5}, seeds=1)
+    run.metrics["baselines"] = {"test": {"TF-IDF": {"accuracy": 0.9}}}
+    analysis = analyze([run], "distance-aware")
+    assert summarize(analysis) == [
+        "distance-aware did not learn: it is not better than TF-IDF (accuracy 90.00). Try more epochs, another "
+        "learning rate or more rows."
+    ]
+    assert build_task_table(analysis.tasks[0]).title == "sst2"
+
+
+def test_warning_about_missing_runs_of_the_baseline(tmp_path: Path) -> None:
+    results = [
+        result
+        for result in simulate_runs(tmp_path, {"none": 0.80, "plain": 0.86}, seeds=8)
+        if result.seed in {"none": [0, 1, 2, 3, 4, 5], "plain": [0, 2, 3, 4, 5, 6, 7]}[result.method]
+    ]
+    assert list_warnings(analyze(results, "none").tasks[0]) == [
+        "A permutation test with 5 seeds has p ≥ 0.0625 and cannot be significant; at least 6 seeds are needed.",
+        "plain and none are compared over 5 of 7 seeds, those that both have. Means are over all seeds of a method.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_warned"),
+    [("aa aa aa", False), ("aa bb cc", False), ("aa aa bb", True), ("aa ab aa", True), ("aa bb cd", True)],
+    ids=["fixed test rows", "split by seed", "changed later", "changed during a seed", "split by seed and changed"],
+)
+def test_warning_about_test_rows_that_changed(rows: str, is_warned: bool, tmp_path: Path) -> None:
+    results = simulate_runs(tmp_path, {"none": 0.80, "plain": 0.86}, seeds=3)
+    for result, row in zip(results, rows.replace(" ", ""), strict=True):
+        result.metrics["fingerprints"] = {"test": row}
+    warnings = list_warnings(analyze(results, "none").tasks[0])
+    assert any("Runs have different test rows" in warning for warning in warnings) == is_warned
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 4, 5])
@@ -153,6 +189,9 @@ def test_methods_below_a_linear_model_are_not_compared(tmp_path: Path) -> None:
     task = analyze(results, "plain").tasks[0]
     verdicts = {comparison.method: judge_comparison(comparison, task) for comparison in task.comparisons}
     assert verdicts == {"none": "not testable", "rpr": "better"}
+    cells = {row[0]: row[2] for row in build_task_table(task).rows}
+    assert "*" not in cells["none"], "the difference is significant, but not testable"
+    assert "*" in cells["rpr"]
 
 
 def test_baselines_of_the_runs_are_stated_also_if_all_methods_are_better(tmp_path: Path) -> None:

@@ -74,6 +74,17 @@ def test_control_is_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "Best on dev: unchanged. No other candidate is better than this control." in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_a_sweep_says_that_the_best_looks_better_than_it_is(
+    seeds: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = sweep.create_sweep(RPR, parse_search_space(RPR, [("heads", "2", "4")]), tmp_path / "sweep", seeds=seeds)
+    work(study, train_by_heads)
+    sweep.run_sweep(study, Resources(1))
+    output = " ".join(capsys.readouterr().out.split())
+    assert "The best of many candidates looks better than it is; run headwise compare with new seeds" in output
+
+
 def test_failed_runs_are_logged_with_the_command_to_retry(tmp_path: Path, study_log: list[str]) -> None:
     base = TextConfig(data=(str(tmp_path / "lost.csv"),), model="rpr")
     study = sweep.create_sweep(base, parse_search_space(base, [("heads", "1", "2")]), tmp_path / "my sweep")

@@ -96,7 +96,7 @@ class HeadwiseConfig(PretrainedConfig):
         self.layers = check_count("layers", layers)
         self.feedforward = check_count("feedforward", 4 * self.dim if feedforward is None else feedforward)
         self.scheme = check_choice("scheme", scheme, tuple(SCHEMES))
-        self.scheme_options = ({"k": 16} if scheme == "rpr" else {}) | dict(scheme_options or {})
+        self.scheme_options = add_default_options(scheme, scheme_options or {})
         default = "sinusoidal" if scheme == "plain" else "none"
         self.positions = (
             default if positions is None else check_choice("positions", positions, get_args(InputPositions))
@@ -133,6 +133,11 @@ class HeadwiseConfig(PretrainedConfig):
             raise UserError("a hierarchy cannot be combined with joint pairs; use pair='siamese'")
         if self.hierarchy is not None and self.pooling == "cls":
             raise UserError("a hierarchy needs pooling='additive': a document has no [CLS] sentence")
+
+
+def add_default_options(scheme: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of a scheme with the defaults of models."""
+    return ({"k": 16} if scheme == "rpr" else {}) | dict(options)
 
 
 def build_scheme(name: str, options: Mapping[str, Any], *, heads: int, head_dim: int) -> Scheme:

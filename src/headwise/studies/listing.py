@@ -13,6 +13,7 @@ from rich.text import Text
 
 from headwise.errors import UserError, first_line
 from headwise.studies.storage import DATABASE_FILE, connect
+from headwise.studies.study import higher_is_better
 from headwise.studies.study_dir import STORAGE_VARIABLE, STUDY_FILE, StudyDir
 from headwise.studies.trials import Trials, TrialStatus
 
@@ -121,9 +122,7 @@ def build_list(studies: Sequence[tuple[str, Trials]]) -> Table:
         statuses = trials.statuses()
         start_times = [status.trial.datetime_start for status in statuses if status.trial.datetime_start is not None]
         started = f"{min(start_times):%Y-%m-%d %H:%M}" if start_times else "not started"
-        candidates = {(x["task"], y) for x in trials.metadata.get("tuning", ()) for y in x["candidates"]}
-        methods = [status for status in statuses if (status.run.task, status.run.method) not in candidates]
-        best = format_best(methods, maximize=trials.maximize)
+        best = format_best(leave_out_candidates(trials, statuses))
         cells = name, trials.metadata["kind"], format_states(statuses), best, started
         table.add_row(*map(to_plain_text, cells))
     return table
@@ -140,12 +139,19 @@ def format_states(statuses: Sequence[TrialStatus]) -> str:
     return ", ".join(f"{counts[state]} {state}" for state in states if counts[state]) or "none"
 
 
-def format_best(statuses: Sequence[TrialStatus], *, maximize: bool) -> str:
+def leave_out_candidates(trials: Trials, statuses: Sequence[TrialStatus]) -> list[TrialStatus]:
+    """Return the runs that are not trials of tuned methods, whose metrics are those on dev."""
+    candidates = {(x["task"], y) for x in trials.metadata.get("tuning", ()) for y in x["candidates"]}
+    return [status for status in statuses if (status.run.task, status.run.method) not in candidates]
+
+
+def format_best(statuses: Sequence[TrialStatus]) -> str:
     """Return the method with the best mean, for each task."""
     means = {key: statistics.fmean(values) for key, values in collect_values(statuses).items()}
-    choose = max if maximize else min
+    configs = {status.run.task: status.run.config for status in statuses}
     lines = []
     for task in dict.fromkeys(task for task, _ in means):
+        choose = max if higher_is_better([configs[task]]) else min
         best = choose((key for key in means if key[0] == task), key=lambda key: means[key])
         lines.append(f"{task}: {best[1]} {means[best]:.4f}")
     return "\n".join(lines)
@@ -162,7 +168,7 @@ def collect_values(statuses: Iterable[TrialStatus]) -> dict[tuple[str, str], lis
 
 def build_comparison(old: tuple[str, Trials], new: tuple[str, Trials]) -> Table:
     """Return a table of the metrics of two studies for the same tasks and methods."""
-    old_values, new_values = (collect_values(trials.statuses()) for _, trials in (old, new))
+    old_values, new_values = (collect_values(leave_out_candidates(x, x.statuses())) for _, x in (old, new))
     table = Table("task", "method", old[0], new[0], "difference")
     for key in dict.fromkeys([*old_values, *new_values]):
         before, after = old_values.get(key, []), new_values.get(key, [])

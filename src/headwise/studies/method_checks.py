@@ -114,9 +114,9 @@ def check_scheme_options(config: TextConfig) -> None:
         UserError: the scheme has no such option, or does not accept its value.
     """
     if config.scheme_options:
-        from headwise.models.configuration import check_scheme  # imports torch
+        from headwise.models.configuration import add_default_options, check_scheme  # imports torch
 
-        options = parse_scheme_options(config.scheme_options)
+        options = add_default_options(config.model, parse_scheme_options(config.scheme_options))
         check_scheme(config.model, options, heads=config.heads, head_dim=config.head_dim)
 
 

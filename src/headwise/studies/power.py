@@ -200,16 +200,25 @@ def log_measured_power(study: Study) -> None:
         except Exception as error:  # the next run reports it
             logger.debug("%s: the power is unknown: %s", task, error)
             continue
-        metric = test_set.metric
         seed_std = 0.0 if test_set.label_type == "regression" else SEED_STD
-        assumption = "This is based on the differences of the methods on dev in their trials"
-        if seed_std:
-            assumption += f", and assumes that seeds change them by a further {seed_std:g} {metric.unit}"
         std = expected_std(row_std, test_set.num_rows, seed_std)
-        sentence = describe_power(test_set, std, count_seeds(study, task), len(baselines), f"{assumption}.")
+        measurement = describe_measurement(seed_std, test_set.metric.unit)
+        sentence = describe_power(test_set, std, count_seeds(study, task), len(baselines), measurement)
         lines.append(f"{task}: {sentence}")
     log_lines(study, lines)
     study.trials.set_metadata(MEASURED, bool(lines))
+
+
+def describe_measurement(seed_std: float, unit: str) -> str:
+    """Return what the power after the trials is based on.
+
+    >>> describe_measurement(0.0, "rmse")
+    'This is based on the differences of the methods on dev in their trials. It leaves out the effect of seeds.'
+    """
+    based_on = "This is based on the differences of the methods on dev in their trials"
+    if not seed_std:
+        return f"{based_on}. It leaves out the effect of seeds."
+    return f"{based_on}, and assumes that seeds change them by a further {seed_std:g} {unit}."
 
 
 def measure_row_std(pairs: Sequence[tuple[Result, Result]]) -> float | None:

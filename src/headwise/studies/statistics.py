@@ -103,7 +103,7 @@ def permutation_test(differences: ArrayLike, *, seed: int = 0) -> Any:
 
     It is the fraction of sign patterns whose mean is at least as far from 0 as the observed mean: of all patterns for
     up to 12 differences, of 4,096 random patterns for more. `scipy.stats.permutation_test` counts ties with a smaller
-    tolerance and draws other patterns.
+    tolerance and draws other patterns. It is NaN if a difference is NaN.
 
     Example:
         >>> float(permutation_test([0.2, 0.5, 0.1, 0.4, 0.3]))  # the smallest p of five differences
@@ -118,7 +118,8 @@ def permutation_test(differences: ArrayLike, *, seed: int = 0) -> Any:
         signs = np.concatenate([np.ones((1, count), dtype=int), random_signs])  # the observed pattern counts too
     observed = np.abs(x.sum(axis=-1))
     scale = np.abs(x).sum(axis=-1)
-    return (np.abs(x @ signs.T) >= (observed - 1e-9 * scale)[..., None]).mean(axis=-1)
+    p = (np.abs(x @ signs.T) >= (observed - 1e-9 * scale)[..., None]).mean(axis=-1)
+    return np.where(np.isnan(scale), np.nan, p)
 
 
 def min_permutation_p(seeds: int) -> float:

@@ -1,6 +1,7 @@
 """Summary of an analysis in sentences."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from headwise.studies.analysis import Analysis, Comparison, Metric, TaskComparison
@@ -45,7 +46,12 @@ def summarize_learning(task: TaskComparison) -> list[str]:
         learning = next(iter(below.values()))
         baseline = f"{learning.description} ({task.metric.name} {format_number(learning.baseline_value, task.metric)})"
         degree = "clearly " if name in CONSTANT_ANSWERS else ""
-        if len(below) == len(task.methods):
+        if len(task.methods) == 1:
+            lines.append(
+                f"{task.methods[0].name} did not learn: it is not {degree}better than {baseline}. Try more epochs, "
+                "another learning rate or more rows."
+            )
+        elif len(below) == len(task.methods):
             lines.append(
                 f"No method learned: no method is {degree}better than {baseline}. Differences between the methods are "
                 "meaningless. Try more epochs, another learning rate or more rows."
@@ -126,17 +132,35 @@ def list_warnings(task: TaskComparison) -> list[str]:
     warnings = []
     if task.comparisons:
         warnings += warn_few_seeds(task.comparisons)
-    for method in task.methods:
-        if len(method.values) < task.num_seeds:
-            warnings.append(
-                f"{method.name} has {len(method.values)} of {task.num_seeds} seeds; its difference is over those."
-            )
+    warnings += [
+        f"{comparison.method} and {comparison.baseline} are compared over {len(comparison.differences)} of "
+        f"{task.num_seeds} seeds, those that both have. Means are over all seeds of a method."
+        for comparison in task.comparisons
+        if len(comparison.differences) < task.num_seeds
+    ]
     warnings += [f"{name} shares no seed with its baseline and is not compared." for name in task.unpaired_methods]
+    if has_changed_rows(task):
+        warnings.append(
+            f"Runs have different {task.metric.split} rows, because files changed during the study or methods have "
+            "different data. Differences between the methods are meaningless. Repeat the study in a new directory."
+        )
     if task.metric.split == "dev":
         warnings.append("There is no test split. Metrics are those on dev, which also selected the epoch.")
     if task.comparisons and task.comparisons[0].example_estimate is None:
         warnings.append("There are no predictions, so the variation over test examples is unknown.")
     return warnings
+
+
+def has_changed_rows(task: TaskComparison) -> bool:
+    """Return whether the rows of runs differ, other than by a split that is drawn anew for each seed."""
+    rows_by_seed: dict[int, set[str]] = {}
+    for method in task.methods:
+        for seed, result in method.results.items():
+            fingerprint = result.metrics.get("fingerprints", {}).get(task.metric.split)
+            if fingerprint is not None:
+                rows_by_seed.setdefault(seed, set()).add(fingerprint)
+    counts = Counter(fingerprint for rows in rows_by_seed.values() for fingerprint in rows)
+    return any(len(rows) > 1 for rows in rows_by_seed.values()) or len(counts) not in (0, 1, counts.total())
 
 
 def warn_few_seeds(comparisons: Sequence[Comparison]) -> list[str]:
@@ -197,8 +221,14 @@ def format_p_equation(p: float) -> str:
 
 
 def format_p(p: float) -> str:
-    """
+    """Format a p-value with two digits, or with more if it would round to the significance level.
+
     >>> format_p(0.0625), format_p(0.4), format_p(0.00004), format_p(float("nan"))
     ('0.062', '0.4', '< 0.001', '–')
+    >>> format_p(0.0496), format_p(0.0504), format_p(0.04999)
+    ('0.0496', '0.0504', '0.04999')
     """
-    return "–" if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.2g}"
+    if math.isnan(p):
+        return "–"
+    digits = next((n for n in range(2, 10) if float(f"{p:.{n}g}") != ALPHA), 2)
+    return "< 0.001" if p < 0.001 else f"{p:.{digits}g}"

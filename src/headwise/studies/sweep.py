@@ -180,18 +180,21 @@ def print_choice(best: Candidate, control: Candidate | None) -> None:
         from headwise.studies.report import print_analysis
 
         print_analysis(analyze([*best.results, *control.results], control.name))
-        return
-    for candidate in [best] if control is None or best is control else [best, control]:
-        metrics = candidate.results[0].metrics
-        split = "test" if "test" in metrics["metrics"] else "dev"
-        values = [result.metrics["metrics"][split][metrics["primary_metric"]] for result in candidate.results]
-        num_seeds = "1 seed" if len(values) == 1 else f"{len(values)} seeds"
-        console.print(
-            f"{candidate.name}: {split} {metrics['primary_metric']} {statistics.fmean(values):.4f} ({num_seeds})"
-        )
+    else:
+        for candidate in [best] if control is None or best is control else [best, control]:
+            print_test_metric(candidate, console)
     console.print(
         "The best of many candidates looks better than it is; run headwise compare with new seeds to estimate its gain."
     )
+
+
+def print_test_metric(candidate: Candidate, console: Console) -> None:
+    """Print the mean test metric of a candidate; without a test split, that on dev."""
+    metrics = candidate.results[0].metrics
+    split = "test" if "test" in metrics["metrics"] else "dev"
+    values = [result.metrics["metrics"][split][metrics["primary_metric"]] for result in candidate.results]
+    num_seeds = "1 seed" if len(values) == 1 else f"{len(values)} seeds"
+    console.print(f"{candidate.name}: {split} {metrics['primary_metric']} {statistics.fmean(values):.4f} ({num_seeds})")
 
 
 def write_csv(candidates: Sequence[Candidate], out_dir: Path) -> None:

@@ -13,15 +13,16 @@ from headwise.csv_cells import quote_record
 from headwise.studies.analysis import Analysis, Comparison, MethodRuns, Metric, TaskComparison
 from headwise.studies.statistics import Estimate, Ranks
 from headwise.studies.summary import format_number, format_p
-from headwise.studies.verdicts import judge_comparison
+from headwise.studies.verdicts import Verdict, judge_comparison
 
 NOTE = (
     "Mean ± standard deviation over seeds. Differences are paired by seed. * marks p < 0.05 in the paired t-test after "
-    'Holm correction over the methods. The verdict is "no difference" if an equivalence test (two one-sided t-tests, '
-    'p < 0.05) shows that the difference lies within the margin, and "not testable" if a method or its baseline did '
-    "not learn. The p-value of the permutation test over seeds is not corrected. All intervals "
-    "are 95% confidence intervals: of the difference over seeds (paired t-test), over test examples (paired bootstrap) "
-    "and over both (the square root of the sum of the squared half-widths)."
+    "Holm correction over the methods, if both methods learned. The verdict is "
+    '"no difference" if an equivalence test (two one-sided t-tests, p < 0.05) shows that the difference lies within '
+    'the margin, and "not testable" if a method or its baseline did not learn. The p-value of the permutation test '
+    "over seeds is not corrected. All intervals are 95% confidence intervals: of the difference over seeds (paired "
+    "t-test), over test examples (paired bootstrap) and over both (the square root of the sum of the squared "
+    "half-widths)."
 )
 
 
@@ -63,8 +64,10 @@ def build_task_table(task: TaskComparison) -> TextTable:
         for method in task.methods
     ]
     baselines = {comparison.baseline for comparison in task.comparisons}
-    baseline = baselines.pop() if len(baselines) == 1 else "controls"
-    return TextTable(f"{task.task}, compared with {baseline}", header, tuple(rows))
+    title = task.task
+    if baselines:
+        title += f", compared with {baselines.pop() if len(baselines) == 1 else 'controls'}"
+    return TextTable(title, header, tuple(rows))
 
 
 def metric_label(metric: Metric) -> str:
@@ -87,7 +90,7 @@ def comparison_cells(comparison: Comparison | None, task: TaskComparison) -> tup
     if comparison is None:
         return ("",) * 6
     estimate, metric = comparison.seed_estimate, comparison.metric
-    star = "*" if comparison.is_significant else ""
+    star = significance_mark(comparison, task)
     difference = format_number(estimate.value, metric, plus=True)
     return (
         f"{difference}{star} {interval_cell(estimate, metric)}".rstrip(),
@@ -97,6 +100,11 @@ def comparison_cells(comparison: Comparison | None, task: TaskComparison) -> tup
         interval_cell(comparison.example_estimate, metric),
         interval_cell(comparison.combined_estimate, metric),
     )
+
+
+def significance_mark(comparison: Comparison, task: TaskComparison) -> str:
+    """Return a star if the method is better or worse, which it cannot be if one of both methods did not learn."""
+    return "*" if judge_comparison(comparison, task) in (Verdict.BETTER, Verdict.WORSE) else ""
 
 
 def interval_cell(estimate: Estimate | None, metric: Metric) -> str:
@@ -115,7 +123,7 @@ def build_overview_table(tasks: Sequence[TaskComparison], ranks: Ranks | None) -
         row = [name]
         for task in tasks:
             comparison = task.comparison_of(name)
-            star = "*" if comparison is not None and comparison.is_significant else ""
+            star = "" if comparison is None else significance_mark(comparison, task)
             runs = next((method for method in task.methods if method.name == name), None)
             row.append("" if runs is None else format_mean(runs, task.metric) + star)
         if ranks is not None:

@@ -18,9 +18,10 @@ from headwise.studies.reproduction import StudySpec
 from headwise.studies.reproduction.charts import draw_line_chart, draw_method_chart, name_figures
 from headwise.studies.reproduction.paper_comparison import compare_with_paper
 from headwise.studies.reproduction.planning import ReproduceOptions, describe_plan, plan_reproduction
-from headwise.studies.reproduction.registry import get_study
+from headwise.studies.reproduction.registry import STUDIES, get_study
 from headwise.studies.reproduction.significance import build_best_tables
 from headwise.studies.study import Study, higher_is_better
+from headwise.studies.study_dir import StudyDir
 from headwise.studies.tuning import enqueue_chosen, select_final
 from headwise.studies.tuning_report import build_choice_tables, describe_tuning, write_trials
 from headwise.studies.worker_pool import Resources
@@ -105,11 +106,12 @@ def resume_reproduction(
     Raises:
         UserError: the directory contains no reproduction, or another one, or the study has more seeds.
     """
-    study = Study.resume(out_dir, storage=storage, storage_path=storage_path)
-    kind = study.study_dir.kind
-    get_study(kind)
+    kind = StudyDir.read(out_dir).kind  # before failed runs are enqueued again
+    if kind not in STUDIES:
+        raise UserError(f"--resume: {out_dir} contains a study of the kind {kind}, expected a table or figure")
     if name not in (None, kind):
         raise UserError(f"--out {out_dir}: contains {kind}, not {name}; leave the name out, or name a new directory")
+    study = Study.resume(out_dir, storage=storage, storage_path=storage_path)
     enqueue_chosen(study, seeds)
     return study
 

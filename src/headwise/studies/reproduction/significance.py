@@ -10,6 +10,9 @@ from headwise.studies.statistics import seed_interval
 from headwise.studies.summary import format_number, format_p
 from headwise.studies.tables import TextTable, interval_cell
 
+#: The method without positions, which the paper does not have.
+CONTROL = "none"
+
 TITLE = (
     "the paper's test: best against second best. Its t-test is not paired and not corrected for the choice of the best "
     "method, so that it finds differences too often; the paired test uses the same seeds"
@@ -19,7 +22,7 @@ TITLE = (
 def build_best_tables(analysis: Analysis, published: PublishedTable) -> list[TextTable]:
     """Return, for each task, the test of the best method against the second best.
 
-    Among the methods are those that the paper reports, and all others only if it reports fewer than two of them.
+    Among the methods are those that the paper reports. If it reports fewer than two, all but the control are.
     """
     tables = []
     for task in analysis.tasks:
@@ -34,7 +37,9 @@ def compare_best(task: TaskComparison, reported: Collection[str]) -> tuple[str, 
     """Return the cells of the test, or None if fewer than two methods have runs."""
     methods = [method for method in task.methods if method.values]
     in_paper = [method for method in methods if method.name in reported]
-    ranked = rank(in_paper if len(in_paper) > 1 else methods, higher_is_better=task.metric.higher_is_better)
+    if len(in_paper) < 2:
+        in_paper = [method for method in methods if method.name != CONTROL]
+    ranked = rank(in_paper, higher_is_better=task.metric.higher_is_better)
     if len(ranked) < 2:
         return None
     best, second = ranked[:2]
