@@ -184,7 +184,7 @@ def test_a_comparison_is_no_reproduction(tmp_path: Path, capsys: pytest.CaptureF
     assert claimed is not None
     study.trials.fail(claimed, "out of luck")
     assert main(["reproduce", "--resume", "--out", str(tmp_path / "study")]) == 2
-    assert "holds a study of the kind compare, expected a table or figure" in capsys.readouterr().err
+    assert "contains a study of the kind compare, expected a table or figure" in capsys.readouterr().err
     assert "failed" in states(study), "the study did not change"
 
 

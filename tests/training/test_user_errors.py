@@ -59,13 +59,13 @@ def test_pretrained_models_without_some_of_their_layers(
 ) -> None:
     config = AutoConfig.from_pretrained(bert)
     config.num_hidden_layers += 1
-    AutoTokenizer.from_pretrained(bert).save_pretrained(tmp_path / "layers")
-    shutil.copy(bert / "model.safetensors", tmp_path / "layers")
     config.save_pretrained(tmp_path / "layers")
+    shutil.copy(bert / "model.safetensors", tmp_path / "layers")
     tokenizer = AutoTokenizer.from_pretrained(bert)
-    tokenizer.save_pretrained(tmp_path / "t5")
-    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
-    T5EncoderModel(T5Config(vocab_size=len(tokenizer), pad_token_id=0, **sizes)).save_pretrained(tmp_path / "t5")
+    for name in ("layers", "t5"):
+        tokenizer.save_pretrained(tmp_path / name)
+    small = T5Config(vocab_size=len(tokenizer), pad_token_id=0, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
+    T5EncoderModel(small).save_pretrained(tmp_path / "t5")
     for name, layer in ("layers", "encoder.layer."), ("t5", "decoder.block."):
         line = error_line(headwise, "--data", reviews, "--model", tmp_path / name, "--out", tmp_path / "run")
         assert f"{tmp_path / name}: " in line
