@@ -62,6 +62,10 @@ def test_ag_news_with_a_header_and_without_titles(tmp_path: Path) -> None:
     write_file(tmp_path / "test.csv.gz", {"label": [1, 2], "title": ["T", ""], "description": ["News", "News"]})
     examples = load("ag-news", tmp_path)
     assert examples.splits["test"]["text"][:] == ["T News", "News"]
+    write_file(tmp_path / "dev.csv", {"label": [3], "title": ["Own"], "text": ["dev row"]})
+    examples = load("ag-news", tmp_path)
+    assert sizes(examples) == [20, 1, 2]
+    assert examples.splits["dev"]["text"][:] == ["Own dev row"]
 
 
 def reviews(count: int) -> dict[str, Sequence[Any]]:
