@@ -37,7 +37,7 @@ class KernelRecorder:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.launched: list[str] = []
         monkeypatch.setattr(plan, "layout_key", lambda x: (x.dtype, x.shape, x.stride()))  # without the address
-        monkeypatch.setattr(passes, "aligned", Tensor.contiguous)
+        monkeypatch.setattr(passes, "align", Tensor.contiguous)
         monkeypatch.setattr(plan, "_plan_cache", {})
         monkeypatch.setattr(operator, "operators", self.run_passes)
         monkeypatch.setattr(Launch, "__call__", lambda launch, tensors: self.check(launch, tensors))
