@@ -117,7 +117,7 @@ class Trials:
             UserError: the database has a study of this name.
         """
         outages = Outages(display_url(storage))
-        direction = "maximize" if maximize else "minimize"
+        direction: Literal["maximize", "minimize"] = "maximize" if maximize else "minimize"
         try:
             if name in outages.run(lambda: optuna.get_all_study_names(storage)):
                 raise DuplicatedStudyError
