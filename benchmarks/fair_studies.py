@@ -73,9 +73,6 @@ SETTINGS: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
 }
 SETTINGS_SETS, SETTINGS_ROWS = ("sst2", "snli", "ag-news", "healthver"), (200, 1000)
 
-#: A tenth of the default learning rate of retrofitted schemes, at the default learning rate of the model.
-TENTH_OF_SCHEME_RATE = 5e-4
-
 #: Studies get this long to stop, after an interrupt.
 GRACE_SECONDS = 45.0
 
@@ -201,7 +198,7 @@ def long_text_options(method: str) -> str:
     extension = {
         "tile": "",
         "interpolate": " --extend-positions interpolate",
-        "distance": f" --retrofit distance-aware --scheme-learning-rate {TENTH_OF_SCHEME_RATE}",
+        "distance": " --retrofit distance-aware",
         "rpr": " --retrofit rpr",
         "window": " --attention-window 256",
     }[way]
@@ -268,9 +265,8 @@ def data_options(directory: Path) -> list[str]:
 
 def fine_tuning_methods(model: str) -> list[str]:
     """Return the methods of fine-tuning. The unchanged model is added as their control."""
-    distance = f"--model {shlex.quote(model)} --retrofit distance-aware --scheme-learning-rate {TENTH_OF_SCHEME_RATE}"
     suffixes = ("retrofit:rpr", "retrofit:distance-aware", "mdg", "pdg", "mdg+pdg")
-    return [*(f"{model}+{suffix}" for suffix in suffixes), f"distance-at-a-tenth={distance}"]
+    return [f"{model}+{suffix}" for suffix in suffixes]
 
 
 def run_studies(args: argparse.Namespace) -> None:

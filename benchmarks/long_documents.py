@@ -31,13 +31,12 @@ from torch import Tensor
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import headwise as hw
+from headwise.scheme_names import RETROFIT_RATE_FACTOR
 
 #: The number of tokens that the pretrained model reads.
 BASE_LENGTH = 512
 #: Seeds of the tuning start here, so that they differ from those of the study.
 FIRST_TUNING_SEED = 1000
-#: Factors of the learning rate for parameters of a retrofitted scheme, as in `headwise train`, and a tenth of it.
-SCHEME_RATE, LOW_SCHEME_RATE = 100.0, 10.0
 
 
 class Method(NamedTuple):
@@ -47,14 +46,12 @@ class Method(NamedTuple):
         positions: how positions are extended; None for methods that read 512 tokens at a time.
         encode: `truncate`, `head-tail` or `windows`.
         scheme: the scheme that is retrofitted.
-        scheme_rate: the learning rate of its parameters, in multiples of that of the model.
         is_adapted: whether the model is the one of --adapted, a result of `headwise adapt`.
     """
 
     positions: str | None = None
     encode: str = "truncate"
     scheme: Any = None
-    scheme_rate: float = SCHEME_RATE
     is_adapted: bool = False
 
 
@@ -67,7 +64,7 @@ METHODS = {
     "interpolate": Method("interpolate"),
     "repeat-last": Method("repeat-last"),
     "tile+relative": Method("tile", scheme="RelativePositions"),
-    "tile+distance": Method("tile", scheme="DistanceAware", scheme_rate=LOW_SCHEME_RATE),
+    "tile+distance": Method("tile", scheme="DistanceAware"),
     "adapt": Method("tile", is_adapted=True),
 }
 
@@ -213,7 +210,7 @@ def run_transformer(settings: Settings, trial: Trial) -> dict[str, float]:
     new = set(hw.scheme_parameters(model))
     groups = [
         {"params": [p for p in model.parameters() if p not in new], "lr": trial.rate},
-        {"params": sorted(new, key=lambda p: p.numel()), "lr": trial.rate * method.scheme_rate},
+        {"params": sorted(new, key=lambda p: p.numel()), "lr": trial.rate * RETROFIT_RATE_FACTOR},
     ]
     optimizer = torch.optim.AdamW([group for group in groups if group["params"]], weight_decay=0.0)
     inputs, owners = encode(data, rows["train"], method, trial.length)

@@ -13,6 +13,9 @@ ModelSchemeName = Literal["none", SchemeName]
 #: How the positions of a longer input are computed from those of a pretrained model (`headwise.extend_positions`).
 PositionExtension = Literal["tile", "interpolate", "repeat-last", "yarn"]
 
+#: The default learning rate of schemes that `headwise.retrofit` added is that of the model times this factor.
+RETROFIT_RATE_FACTOR = 10
+
 #: Schemes without trainable parameters; the slopes of alibi can be trained with the option `learned=true`.
 FIXED_SCHEMES = ("none", "plain", "alibi", "rotary")
 

@@ -147,6 +147,6 @@ def test_added_parameters_have_their_own_learning_rate(tmp_path: Path) -> None:
     optimizer: Any = trainer.optimizer
     groups = [group for group in optimizer.param_groups if group.get("headwise")]
     assert len(groups) == 1
-    assert groups[0]["initial_lr"] == pytest.approx(0.1)
+    assert groups[0]["initial_lr"] == pytest.approx(0.01)
     assert {id(p) for p in groups[0]["params"]} == {id(p) for p in hw.scheme_parameters(model)}
     assert all(float(p.abs().max()) > 0 for p in hw.scheme_parameters(model)[:1])

@@ -16,13 +16,11 @@ from headwise import _compat
 from headwise.guidance.guided import Guided, check_guides, guiding
 from headwise.guides import Guide
 from headwise.integrations import add_scheme_group, all_scheme_parameters, eval_mode, scheme_parameters
+from headwise.scheme_names import RETROFIT_RATE_FACTOR
 from headwise.small_files import read_json
 
 #: The file of a checkpoint with the state of the guides.
 GUIDES_FILE = "guides.json"
-
-#: The default learning rate of added schemes is that of the model times this factor.
-SCHEME_LEARNING_RATE_FACTOR = 100
 
 
 class GuidedTrainer(Trainer):
@@ -31,7 +29,7 @@ class GuidedTrainer(Trainer):
     Args:
         guides: the guides to add; without guides, the class behaves like `Trainer`.
         scheme_learning_rate: the learning rate of the parameters of position schemes: those that `headwise.retrofit`
-            added, by default 100 times that of the model, because they are not pretrained; or those of headwise's own
+            added, by default 10 times that of the model, because they are not pretrained; or those of headwise's own
             models, by default that of the model. It is not applied to an optimizer passed in `optimizers`.
         example: see `headwise.guiding`.
         others: the arguments of `transformers.Trainer`.
@@ -158,7 +156,7 @@ class GuidedTrainer(Trainer):
         optimizer = super().create_optimizer(*args, **kwargs)
         model, rate = cast(nn.Module, self.model), self.scheme_learning_rate
         if self._creates_optimizer and (parameters := scheme_parameters(model)):  # those that `retrofit` added
-            default_rate = SCHEME_LEARNING_RATE_FACTOR * self.args.learning_rate
+            default_rate = RETROFIT_RATE_FACTOR * self.args.learning_rate
             add_scheme_group(optimizer, parameters, default_rate if rate is None else rate)
         elif self._creates_optimizer and rate is not None:
             add_scheme_group(optimizer, all_scheme_parameters(model), rate)

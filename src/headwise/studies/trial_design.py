@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import qmc
 
+from headwise.scheme_names import RETROFIT_RATE_FACTOR
 from headwise.studies.methods import SCHEMES, SEPARATOR, Method
 from headwise.studies.search_space import Dimension, build_candidate, format_assignment
 from headwise.training.core.config import RunConfig
@@ -99,7 +100,7 @@ def list_ranges(config: RunConfig) -> list[Range]:
     ranges = []
     if config.has_scheme_parameters and config.scheme_learning_rate is None:
         is_retrofit = isinstance(config, TextConfig) and config.model not in SCHEMES
-        ranges.append(Range("scheme_learning_rate", 1.0, 300.0, 100.0 if is_retrofit else 1.0))
+        ranges.append(Range("scheme_learning_rate", 1.0, 300.0, RETROFIT_RATE_FACTOR if is_retrofit else 1.0))
     scheme_options = getattr(config, "scheme_options", None)
     initial = INITIAL_VALUES.get(config.model)
     if initial is not None and scheme_options is not None:

@@ -156,7 +156,7 @@ class TextConfig(EncoderConfig):
     """The metric of dev that selects the best epoch; by default the primary metric of the label type."""
     scheme_learning_rate: float | None = None
     """Learning rate of the parameters of the position scheme (w and v of distance-aware, tables, biases), with the same
-    schedule; by default that of the model, and in retrofitted models 100 times --learning-rate."""
+    schedule; by default that of the model, and in retrofitted models 10 times --learning-rate."""
     max_length: int | None = None
     """Maximum tokens per text, see --long-text for longer ones; by default 256, or fewer if the model reads fewer."""
     long_text: LongText = "truncate"
