@@ -52,10 +52,11 @@ def largest_change(before: Path, after: Path) -> float:
 
 def test_the_scheme_is_loaded_and_trained(retrofitted: Path, reviews: Path, tmp_path: Path, headwise: Headwise) -> None:
     run, again = tmp_path / "run", tmp_path / "again"
-    code, _, stderr = headwise("train", "--data", reviews, "--model", retrofitted, "--out", run, *OPTIONS)
+    rate = ("--learning-rate", 1e-3)
+    code, _, stderr = headwise("train", "--data", reviews, "--model", retrofitted, "--out", run, *OPTIONS, *rate)
     assert code == 0, stderr
     assert NOTE in stderr
-    assert largest_change(retrofitted, run) > 1e-3, "10 times the learning rate"
+    assert largest_change(retrofitted, run) > 5e-3, "10 times the learning rate"
     card = (run / "README.md").read_text()
     assert "fine-tuned, with distance-aware attention." in card
     assert "hw.from_pretrained" in card, "transformers alone does not load it"
