@@ -1,7 +1,7 @@
 """Cached calls of the Triton backend: a repeated call gives what the first one gave."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from threading import Thread
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +26,7 @@ from headwise import (
 from headwise.attention.position_constants import position_constant
 from headwise.attention.triton_backend import cached_calls, native, plan, problem, transformer_xl
 from headwise.attention.triton_backend.cached_passes import BoundCall
-from headwise.attention.triton_backend.programs import Program
+from headwise.attention.triton_backend.programs import BoundLaunch, Program
 from tests.short_form import choose_size, keep_short
 
 pytest.importorskip("triton")
@@ -533,6 +533,35 @@ def test_addresses_of_different_tensors_are_not_confused(scheme: str) -> None:
         attend(*tensors, scheme=layer, backend="triton")
         setattr(layer, name, parameter)
         assert cached_calls.num_calls() == num_calls + i + 1
+
+
+def test_launches_are_not_shared_by_tensors_that_need_other_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton compiles code for the dtypes of tensors, and for whether they start at a multiple of 16 bytes."""
+    layouts: dict[int, dict[str, Any]] = {}
+    launches = []  # kept, so that their ids are unique
+    launch_kernel = BoundLaunch.__call__
+
+    def check(bound: BoundLaunch, tensors: Sequence[Tensor | None], stream: int) -> None:
+        by_name = bound.kernel_tensors(tensors)
+        names = {name for _, name in bound.launch.tensor_params} & by_name.keys()
+        layout = {name: (x.dtype, x.data_ptr() % 16) for name in names if (x := by_name[name]) is not None}
+        launches.append(bound.launch)
+        assert layouts.setdefault(id(bound.launch), layout) == layout
+        launch_kernel(bound, tensors, stream)
+
+    monkeypatch.setattr(BoundLaunch, "__call__", check)
+    monkeypatch.setattr(cached_calls, "native_call", lambda *_: None)
+    layer = RelativePositions(HEADS, WIDTH, k=3).to(DEVICE)
+    q, k, v = (x.detach().half().requires_grad_() for x in inputs(SMALL_LENGTH, SMALL_LENGTH))
+    parameters = {name: x.detach() for name, x in layer.named_parameters()}
+    expected = attend(q, k, v, scheme=layer, backend="reference")
+    for change in (Tensor.clone, shift, Tensor.half):
+        for name, x in parameters.items():
+            setattr(layer, name, torch.nn.Parameter(change(x)))
+        for _ in range(2):
+            output = attend(q, k, v, scheme=layer, backend="triton")
+            torch.testing.assert_close(output, expected, rtol=2e-2, atol=5e-3)
+            torch.autograd.grad(output.sum(), (q, k, v, *layer.parameters()))
 
 
 def shift(x: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ If the tables have few rows, the three kernels compute all products but the last
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -118,8 +118,15 @@ class TableCall(BoundCall):
             **self._staged_buffers("relative_scores", "edge_scores", self.key_table),
             "offset_sums": None if self.value_table is None else Buffer(self._sums_shape, self.plan.q.dtype),
         }
-        launch = self.plan.launches(forward_launches, tables)["fwd"]
+        launch = self._launches(forward_launches, tables)["fwd"]
         return Program([BoundLaunch(launch, (*self.names, *buffers))], list(buffers.values()))
+
+    def _launches(self, build: Callable[..., dict[str, Launch]], *args: Any) -> dict[str, Launch]:
+        """Return build(plan, *args). Kernels that read the tables have launches of their own for each call.
+
+        The plan does not contain dtype and alignment of the tables, for which Triton compiles other code.
+        """
+        return self.plan.launches(build, *args) if self.staged_tables is None else build(self.plan, *args)
 
     def _staged_buffers(self, scores: str, edges: str, table: Any) -> dict[str, Buffer | None]:
         """Return the buffers of products that kernels compute, by these names; edge columns are not rounded."""
@@ -195,7 +202,7 @@ class TableCall(BoundCall):
         kernel_needs = needs | {"relative_scores"} if self.key_table is not None else needs
         has_sums = self.value_table is not None
         is_staged = self.staged_tables is not None
-        launches = plan.launches(
+        launches = self._launches(
             backward_launches, d_output, None, False, False, kernel_needs, has_sums, self.staged_tables
         )
         bound = []
