@@ -489,11 +489,11 @@ def test_dense_table_with_more_rows_than_relative_positions() -> None:
     torch.testing.assert_close(result, expected, atol=1e-4, rtol=1e-3)
 
 
-def test_packed_sequences_without_any_token() -> None:
-    x = torch.randn(1, HEADS, 0, WIDTH, device=DEVICE)
-    lengths: dict[str, Any] = {"cu_seqlens": [0, 0], "cu_seqlens_k": [0, 0]}
-    assert attend(x, x, x, scheme=Plain(), backend="triton", **lengths).shape == x.shape
-    scheme = TransformerXL(HEADS, WIDTH).to(DEVICE)
-    assert attend(x, x, x, scheme=scheme, **lengths).shape == x.shape
-    with pytest.raises(ValueError, match="need at least one token in packed sequences if the scheme has tables"):
-        attend(x, x, x, scheme=scheme, backend="triton", **lengths)
+@pytest.mark.parametrize("name", SCHEMES)
+def test_packed_sequences_without_any_token(name: str) -> None:
+    x, scheme = torch.randn(1, HEADS, 0, WIDTH, device=DEVICE, requires_grad=True), SCHEMES[name].to(DEVICE)
+    for backend in ("triton", "auto"):
+        output = attend(x, x, x, scheme=scheme, backend=backend, cu_seqlens=[0, 0], cu_seqlens_k=[0, 0])
+        assert output.shape == x.shape
+        for grad in torch.autograd.grad(output.sum(), (x, *scheme.parameters()), allow_unused=True):
+            assert grad is None or not grad.any()

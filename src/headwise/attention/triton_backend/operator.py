@@ -98,8 +98,6 @@ def why_unsupported(inputs: AttentionInputs) -> str | None:
         return "the Triton kernels need clipped tables and a relative bias with equally many rows"
     if inputs.sinks is not None and not inputs.v.shape[2]:
         return "the Triton kernels need at least one key if there are sinks"
-    if inputs.cu_seqlens_k is not None and needs_alignment(terms) and not inputs.shape[2] + inputs.shape[3]:
-        return "the Triton kernels need at least one token in packed sequences if the scheme has tables"
     if inputs.want_weights:
         return "the Triton kernels do not return attention weights"
     if max(inputs.shape[:2]) > MAX_GRID_SIZE:

@@ -75,12 +75,13 @@ def align_sequences(inputs: AttentionInputs) -> tuple[AttentionInputs, Tensor, T
 
     terms = replace(inputs.terms, q=scatter(inputs.terms.q, query_index), k=scatter(inputs.terms.k, key_index))
     if terms.is_full_table:
+        num_rows = max(2 * length - 1, 0)
         rows_before = length - 1 + terms.table_start  # rows of relative positions that no pair has; cut off if negative
 
         def extend(table: Tensor | None) -> Tensor | None:
             if table is None:
                 return None
-            rows_after = 2 * length - 1 - table.shape[1] - rows_before
+            rows_after = num_rows - table.shape[1] - rows_before
             return pad(table, (0, 0, rows_before, rows_after) if table.dim() == 3 else (rows_before, rows_after))
 
         terms = replace(
