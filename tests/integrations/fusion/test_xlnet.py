@@ -10,6 +10,7 @@ import headwise as hw
 from headwise.errors import UserError
 from headwise.inspection.capture import capture_attention
 from headwise.integrations import UnsupportedAttentionError
+from headwise.integrations.fusion import xlnet
 from headwise.integrations.fusion.xlnet import StreamMask
 from tests.integrations.fusion.cases import CASES, build_model
 from tests.integrations.fusion.test_families import TOLERANCE
@@ -89,7 +90,7 @@ def test_dropout_of_rows_that_see_no_token() -> None:
     model = build_model(case).train()
     hw.fuse_attention(model, verbose=False)
     layer = model.layer[0].rel_attn
-    mask = StreamMask(torch.ones(5, 5, 1, 1).double(), None, is_second=True)
+    mask = StreamMask(torch.zeros(1, 1, 5, 5, dtype=torch.bool), None, is_second=True)
     q, k, v = (torch.randn(5, 1, 3, 12).double() for _ in range(3))
     table = torch.randn(10, 1, 3, 12).double()
     first, second = (layer.rel_attn_core(q, k, v, table, attn_mask=mask) for _ in range(2))
@@ -97,6 +98,30 @@ def test_dropout_of_rows_that_see_no_token() -> None:
     layer.eval()
     expected = v.mean(dim=0, keepdim=True).expand_as(v)
     torch.testing.assert_close(layer.rel_attn_core(q, k, v, table, attn_mask=mask), expected)
+
+
+@pytest.mark.parametrize("has_padding", [False, True])
+def test_masks_are_converted_once_and_dropped_without_padding(
+    has_padding: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build_xlnet().eval()
+    ids = torch.randint(5, 40, (2, 9))
+    padding = torch.ones_like(ids)
+    padding[0, :3] = 1 - int(has_padding)
+    expected = model(ids, attention_mask=padding).last_hidden_state
+    hw.fuse_attention(model, verbose=False)
+    attend, masks = xlnet.fused_attention, []
+
+    def record(layer: Any, q: Any, k: Any, v: Any, mask: Any, **options: Any) -> Any:
+        masks.append(mask)
+        return attend(layer, q, k, v, mask, **options)
+
+    monkeypatch.setattr(xlnet, "fused_attention", record)
+    for _ in range(2):
+        torch.testing.assert_close(model(ids, attention_mask=padding).last_hidden_state, expected, **TOLERANCE)
+    assert len(masks) == 2 * len(model.layer)
+    assert len({id(mask) for mask in masks[: len(model.layer)]}) == 1
+    assert all((mask is not None) == has_padding for mask in masks)
 
 
 @pytest.mark.parametrize("name", ["all-targets", "few-targets"])

@@ -5,6 +5,9 @@ sinusoidal embeddings is the same for all texts of a batch. Guides and inspectio
 a token that no query of the second stream may see is padding; that stream's mask, unlike the first one's, hides padding
 tokens from themselves, too.
 
+The model builds an N × N mask for any `attention_mask`, also if no text has padding. A mask that hides no key is
+dropped, because listing its tiles in each layer takes longer than the attention of short texts.
+
 The model subtracts 1e30 from the scores of hidden keys. Queries of the second stream that may see no key, such as that
 of the first token of a permutation, therefore attend to all keys alike, and the gradients of their scores are those of
 a softmax of equal scores. The rows of these queries are computed as in the model, with E × M memory for E such rows.
@@ -12,11 +15,13 @@ a softmax of equal scores. The rows of these queries are computed as in the mode
 Axes: B batch, H heads, N queries, M keys, D head width, R rows of the table, E queries that see no key.
 """
 
+import weakref
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import dropout, pad
+from torch.utils.weak import WeakTensorKeyDictionary
 from transformers.models.xlnet.modeling_xlnet import XLNetRelativeAttention
 
 from headwise.integrations.fusion.attention import (
@@ -32,7 +37,7 @@ from headwise.integrations.fusion.texts import text_example
 class StreamMask(NamedTuple):
     """The mask of a stream, and which tokens are not padding."""
 
-    hidden: Tensor | None  # (N, M, B, 1), 1 where a key is hidden
+    visible: Tensor | None  # (B, 1, N, M), True where a key is visible; None if all keys are
     real: Tensor | None  # (B, M)
     is_second: bool  # whether this is the second stream, whose queries may see no key
 
@@ -43,8 +48,7 @@ class FusedXLNetRelativeAttention(XLNetRelativeAttention):
     def forward(
         self, h: Tensor, g: Tensor | None, attn_mask_h: Any, attn_mask_g: Any, r: Tensor, *args: Any, **kwargs: Any
     ) -> Any:
-        real = None if attn_mask_g is None else (attn_mask_g[..., 0] == 0).any(dim=0).T
-        masks = StreamMask(attn_mask_h, real, False), StreamMask(attn_mask_g, real, True)
+        masks = stream_masks(attn_mask_h, attn_mask_g)
         mems = kwargs.get("mems")
         if mems is not None and mems.dim() > 1:
             refuse_recording(self, "attends to states of an earlier text (mems), which guides do not support")
@@ -74,7 +78,6 @@ class FusedXLNetRelativeAttention(XLNetRelativeAttention):
             table_start=-m,
             is_full_table=True,
         )
-        visible = None if mask.hidden is None else mask.hidden.permute(2, 3, 0, 1) == 0  # (B, 1, N, M)
         segments = None if seg_mat is None else self.segment_scores(q_head, seg_mat)
         p = dropout_probability(self, self.dropout)
         output, weights = fused_attention(
@@ -82,7 +85,7 @@ class FusedXLNetRelativeAttention(XLNetRelativeAttention):
             q,
             k,
             v,
-            visible,
+            mask.visible,
             scheme=scheme,
             scale=self.scale,
             dropout=p,
@@ -92,8 +95,8 @@ class FusedXLNetRelativeAttention(XLNetRelativeAttention):
             reads_padding=True,  # classifiers read the last position
             is_recorded=not mask.is_second,
         )
-        if visible is not None and mask.is_second:
-            is_empty = ~visible.any(dim=-1, keepdim=True)  # (B, 1, N, 1)
+        if mask.visible is not None and mask.is_second:
+            is_empty = ~mask.visible.any(dim=-1, keepdim=True)  # (B, 1, N, 1)
             rows = rows_to_compute(is_empty)
             empty_weights = equal_weights(self.scores_of_rows(q, k, table, segments, rows))
             of_rows = (dropout(empty_weights, p) @ v).transpose(1, 2).flatten(2)  # (B, E, H · D)
@@ -119,6 +122,35 @@ class FusedXLNetRelativeAttention(XLNetRelativeAttention):
         same, different = by_segment[..., :1], by_segment[..., 1:]
         is_different = seg_mat[..., 1].permute(2, 0, 1)[:, None] > 0
         return torch.where(is_different, different, same)
+
+
+#: The masks of the texts that a model reads. A model passes the same ones to all of its layers. The key is the mask of
+#: the first stream; the value is a reference to that of the second one, and the result.
+_masks: Any = WeakTensorKeyDictionary()
+
+
+def stream_masks(hidden_h: Tensor | None, hidden_g: Tensor | None) -> tuple[StreamMask, StreamMask]:
+    """Return the masks of both streams for those of the model, (N, M, B, 1), which are 1 where a key is hidden."""
+    if hidden_h is None or hidden_g is None or torch.compiler.is_compiling():
+        return build_masks(hidden_h, hidden_g)
+    find_second, masks = _masks.get(hidden_h, (None, None))
+    if find_second is None or find_second() is not hidden_g:
+        masks = build_masks(hidden_h, hidden_g)
+        _masks[hidden_h] = weakref.ref(hidden_g), masks
+    return masks  # type: ignore[no-any-return]
+
+
+def build_masks(hidden_h: Tensor | None, hidden_g: Tensor | None) -> tuple[StreamMask, StreamMask]:
+    real = None if hidden_g is None else (hidden_g[..., 0] == 0).any(dim=0).T
+    return StreamMask(visible_keys(hidden_h), real, False), StreamMask(visible_keys(hidden_g), real, True)
+
+
+def visible_keys(hidden: Tensor | None) -> Tensor | None:
+    """Return which keys are visible, (B, 1, N, M), or None if all are. Compiled code cannot depend on values."""
+    if hidden is None:
+        return None
+    visible = hidden.permute(2, 3, 0, 1) == 0
+    return None if not torch.compiler.is_compiling() and bool(visible.all()) else visible
 
 
 def rows_to_compute(is_empty: Tensor) -> Tensor:
