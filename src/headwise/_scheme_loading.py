@@ -7,7 +7,8 @@ point for this, so `PreTrainedModel.post_init` is wrapped. Other models are not 
 
 Without headwise, a retrofitted model must not be loaded without its schemes. Its configuration therefore requests the
 attention implementation `headwise`, and a fusion of modules whose name is an error message. transformers refuses to
-load a model with an implementation or a fusion that it does not know.
+load a model with an implementation or a fusion that it does not know. It reads the fusions of the outermost model only,
+so `PreTrainedModel.save_pretrained` is wrapped to add ours to the configuration of a model with a retrofitted part.
 
 PEFT loads an adapter with schemes into a model without schemes, and drops them. `PeftModel.load_adapter` is wrapped to
 refuse this.
@@ -63,7 +64,16 @@ def _register_attention(module: ModuleType) -> None:
             import_module("headwise.integrations.scheme_config").attach_from_config(self)
         post_init(self)
 
+    save_pretrained = model_class.save_pretrained
+
+    @functools.wraps(save_pretrained)
+    def mark_and_save(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _has_schemes(self) or FUSION in (getattr(self.config, "fusion_config", None) or {}):
+            import_module("headwise.integrations.scheme_config").mark_config(self)
+        return save_pretrained(self, *args, **kwargs)
+
     model_class.post_init = attach_and_post_init
+    model_class.save_pretrained = mark_and_save
 
 
 def _register_masks(module: ModuleType) -> None:
@@ -80,8 +90,8 @@ def _check_adapters(module: ModuleType) -> None:
     @functools.wraps(load_adapter)
     def load_and_check(self: Any, model_id: Any, adapter_name: str, *args: Any, **kwargs: Any) -> Any:
         result = load_adapter(self, model_id, adapter_name, *args, **kwargs)
-        has_schemes = any(SCHEME in layer._modules for layer in self.modules())
-        if SCHEME in (getattr(self.peft_config[adapter_name], "modules_to_save", None) or ()) and not has_schemes:
+        modules_to_save = getattr(self.peft_config[adapter_name], "modules_to_save", None) or ()
+        if SCHEME in modules_to_save and not _has_schemes(self):
             raise ValueError(
                 f"the adapter {model_id} contains position schemes, which the model does not have: call "
                 "headwise.retrofit with the options of the adapter's training before loading the adapter"
@@ -89,6 +99,10 @@ def _check_adapters(module: ModuleType) -> None:
         return result
 
     module.PeftModel.load_adapter = load_and_check
+
+
+def _has_schemes(model: Any) -> bool:
+    return any(SCHEME in layer._modules for layer in model.modules())
 
 
 def _attention_forward(*args: Any, **kwargs: Any) -> Any:

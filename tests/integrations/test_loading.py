@@ -163,6 +163,7 @@ def test_checkpoints_of_the_trainer(tmp_path: Path) -> None:
 
 #: Ways to load a model with plain transformers.
 LOADS = {
+    "part": "transformers.EncoderDecoderModel.from_pretrained(path + '/parts')",
     "auto": "transformers.AutoModelForSequenceClassification.from_pretrained(path)",
     "base": "transformers.AutoModel.from_pretrained(path)",
     "class": "transformers.BertForSequenceClassification.from_pretrained(path)",
@@ -173,6 +174,27 @@ LOADS = {
 }
 
 
+def build_model_with_retrofitted_encoder() -> Any:
+    """Build an encoder-decoder model of two models with their own configurations."""
+    configs = (build_model("bert").config, build_model("bert").config)
+    model = hf.EncoderDecoderModel(hf.EncoderDecoderConfig.from_encoder_decoder_configs(*configs))
+    hw.retrofit(model.encoder, hw.DistanceAware)
+    randomize_schemes(model)
+    return model
+
+
+def test_a_model_with_a_retrofitted_part(tmp_path: Path) -> None:
+    model: Any = build_model_with_retrofitted_encoder()
+    inputs = build_batch() | {"decoder_input_ids": torch.randint(3, 40, (3, 9))}
+    model.save_pretrained(tmp_path)
+    loaded: Any = hf.EncoderDecoderModel.from_pretrained(tmp_path)
+    assert len(hw.scheme_parameters(loaded)) == 2 * LAYERS
+    assert torch.equal(run_model(loaded, inputs), run_model(model, inputs))
+    hw.remove_scheme(loaded.encoder)
+    loaded.save_pretrained(tmp_path)
+    assert "headwise" not in (tmp_path / "config.json").read_text()
+
+
 def test_transformers_refuses_the_model_without_headwise(tmp_path: Path) -> None:
     """It loads the model once headwise is imported."""
     model, inputs = save_retrofitted("bert", tmp_path)
@@ -180,6 +202,7 @@ def test_transformers_refuses_the_model_without_headwise(tmp_path: Path) -> None
     save_tokenizer(tmp_path)
     windowed: Any = hw.set_window(build_model("bert"), 4)
     windowed.save_pretrained(tmp_path / "window")
+    build_model_with_retrofitted_encoder().save_pretrained(tmp_path / "parts")
     program = f"""
 import os, sys
 os.environ["HF_HUB_OFFLINE"] = "1"

@@ -10,7 +10,7 @@ import transformers
 
 import headwise as hw
 from headwise._scheme_loading import SCHEME
-from headwise.integrations.model_utils import attn_implementations, pretrained_modules
+from headwise.integrations.model_utils import UnsupportedAttentionError, attn_implementations, pretrained_modules
 from headwise.models import HeadwiseConfig, HeadwiseForSequenceClassification
 from tests.integrations.tiny_models import (
     FAMILIES,
@@ -114,6 +114,17 @@ def test_a_model_that_cannot_be_retrofitted_is_left_unchanged() -> None:
     assert model.config._attn_implementation == "eager"
     assert model.config.to_dict() == config
     assert torch.equal(run_model(model, inputs), before)
+
+
+def test_a_model_that_rejects_our_masks_is_not_said_to_reject_the_example() -> None:
+    """LED checks the shape of its masks before it computes attention by itself."""
+    sizes = {f"{part}_{size}": 2 for part in ("encoder", "decoder") for size in ("layers", "attention_heads")}
+    config = hf.LEDConfig(vocab_size=40, d_model=8, attention_window=4, **sizes)
+    model = hf.LEDForConditionalGeneration(config)
+    with pytest.raises(UnsupportedAttentionError, match="works with its own attention, but fails with headwise's"):
+        hw.retrofit(model)
+    with pytest.raises(ValueError, match="failed on the example"):
+        hw.retrofit(model, example={"input_ids": torch.tensor([[99]])})
 
 
 @pytest.mark.parametrize("layers", [1, np.int32(1), [1, -2], (1,), range(1, 2), np.array([1]), torch.tensor([1])])

@@ -194,15 +194,23 @@ def find_attention_layers(
     """Return a model's self-attention layers in the order in which they run, with heads and head width.
 
     Raises:
-        UnsupportedAttentionError: no layer uses transformers' `AttentionInterface`.
+        UnsupportedAttentionError: no layer uses transformers' `AttentionInterface`, or the model fails with headwise's
+            attention.
     """
     if part is not None and not model.config.is_encoder_decoder:
         raise ValueError(f"part is for encoder-decoder models, which {type(model).__name__} is not")
     if part not in (None, "encoder", "decoder", "both"):
         raise ValueError(f"part must be one of encoder, decoder, both; got {part!r}")
     finder = _LayerFinder()
-    with use_headwise_attention(model), recording(model, finder, part):
-        run_example(model, example)
+    try:
+        with use_headwise_attention(model), recording(model, finder, part):
+            run_example(model, example)
+    except UnsupportedAttentionError:
+        raise
+    except ValueError as error:
+        run_example(model, example)  # fails, too, if the example is at fault
+        reason = f"works with its own attention, but fails with headwise's ({error.__cause__})"
+        raise UnsupportedAttentionError(model, reason) from error
     if not finder.layers:
         raise UnsupportedAttentionError(model)
     return [(layer, *shape) for layer, shape in finder.layers.items()]

@@ -142,13 +142,32 @@ def set_scheme_config(config: Any, scheme_config: SchemeConfig) -> None:
     """Describe the schemes in a configuration, such that transformers refuses to load it without headwise."""
     setattr(config, CONFIG_ENTRY, scheme_config)
     config.attn_implementation = ATTN_IMPLEMENTATION
-    config.fusion_config = {**(getattr(config, "fusion_config", None) or {}), FUSION: False}
+    _add_fusion(config)
 
 
 def remove_scheme_config(config: Any) -> None:
     """Remove the description of schemes from a configuration."""
     for name in (CONFIG_ENTRY, "attn_implementation"):
         config.__dict__.pop(name, None)
+    _remove_fusion(config)
+
+
+def mark_config(model: PreTrainedModel) -> None:
+    """Make transformers refuse to load a model with schemes without headwise, whichever of its parts has them.
+
+    A part has its own configuration, such as the encoder of an `EncoderDecoderModel`.
+    """
+    if layers_with_scheme(model):
+        _add_fusion(model.config)
+    elif get_scheme_config(model.config) is None:
+        _remove_fusion(model.config)
+
+
+def _add_fusion(config: Any) -> None:
+    config.fusion_config = {**(getattr(config, "fusion_config", None) or {}), FUSION: False}
+
+
+def _remove_fusion(config: Any) -> None:
     fusions = {name: x for name, x in (getattr(config, "fusion_config", None) or {}).items() if name != FUSION}
     if fusions:
         config.fusion_config = fusions
