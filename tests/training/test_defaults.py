@@ -34,6 +34,14 @@ def test_fine_tuning_takes_a_lower_rate_than_training_from_scratch() -> None:
         assert fine_tuning.learning_rate < scratch.learning_rate / 10
 
 
+def test_pairs_take_a_higher_rate_from_1000_rows_on() -> None:
+    rates = [
+        [choose_settings(rows, from_scratch=False, is_pair=is_pair).learning_rate for rows in (64, 999, 1000, 20_000)]
+        for is_pair in (False, True)
+    ]
+    assert rates == [[5e-5] * 4, [5e-5, 5e-5, 1e-4, 1e-4]]
+
+
 def test_values_of_the_user_win() -> None:
     given = {"learning_rate": 2e-5, "batch_size": 7, "epochs": 1.5, "warmup_steps": 0.0, "early_stopping_patience": 2}
     for name, value in given.items():

@@ -21,6 +21,7 @@ from scipy.stats import qmc
 from headwise.scheme_names import RETROFIT_RATE_FACTOR
 from headwise.studies.methods import SCHEMES, SEPARATOR, Method
 from headwise.studies.search_space import Dimension, build_candidate, format_assignment
+from headwise.tasks.benchmarks import get_task
 from headwise.training.core.config import RunConfig
 from headwise.training.core.defaults import choose_settings
 from headwise.training.text.config import TextConfig, is_automatic
@@ -120,7 +121,8 @@ def default_learning_rate(config: RunConfig) -> float:
         return config.learning_rate
     if isinstance(config, TextConfig):
         num_rows = config.rows if isinstance(config.rows, int) else 4000
-        rate = choose_settings(num_rows, from_scratch=config.model in SCHEMES).learning_rate
+        is_pair = config.pair is not None or (config.task is not None and get_task(config.task).pair)
+        rate = choose_settings(num_rows, from_scratch=config.model in SCHEMES, is_pair=is_pair).learning_rate
         if config.lora:
             from headwise.training.text.lora import LEARNING_RATE_FACTOR  # imports transformers
 

@@ -90,7 +90,8 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
     def default_settings(self, data: TextData) -> Settings:
         """Return the settings for the number of training rows and the kind of model."""
         num_rows = len(data.examples.splits["train"])
-        settings = choose_settings(num_rows, from_scratch=is_scheme(self.config.model))
+        is_pair = data.task.pair and data.label_type != "ranking"
+        settings = choose_settings(num_rows, from_scratch=is_scheme(self.config.model), is_pair=is_pair)
         factor = LEARNING_RATE_FACTOR if self.config.lora else 1
         return replace(settings, learning_rate=factor * settings.learning_rate)
 
