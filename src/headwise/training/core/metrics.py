@@ -128,6 +128,8 @@ def build_evaluation(
         from_scratch=from_scratch,
         stopped_early=run.get("stopped_early", False),
         tuned="tuning" in run,
+        confusion_matrix=extras.get("confusion_matrix"),
+        labels=run.get("labels", ()),
     )
     return {
         "dataset": dataset,

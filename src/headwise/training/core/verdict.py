@@ -37,6 +37,8 @@ def judge(
     from_scratch: bool = False,
     stopped_early: bool = False,
     tuned: bool = False,
+    confusion_matrix: Sequence[Sequence[int]] | None = None,
+    labels: Sequence[str] = (),
 ) -> str:
     """Return one sentence that says whether a model is better than its baselines.
 
@@ -52,6 +54,9 @@ def judge(
         from_scratch: whether the model was trained from scratch, for the hint.
         stopped_early: whether training was stopped before its last epoch, so that more epochs would not help.
         tuned: whether the learning rate was tuned already.
+        confusion_matrix: of classifiers: the number of rows by true and predicted label. A model that predicts the same
+            label for all rows has learned nothing, also where this label is more frequent than in training.
+        labels: the labels of its rows and columns.
 
     Example:
         >>> constant, tfidf = {"accuracy": 0.28}, {"accuracy": 0.74}
@@ -97,6 +102,14 @@ def judge(
     also_below = f"; below {other} (baseline {values[other]:.4f})" if other is not None and is_below else ""
     if constant is not None and math.isclose(values[constant], perfect, abs_tol=1e-6):
         return f"not judged: {answer} is right for all rows {figures(constant)}; evaluate rows with different labels"
+    true_labels, predicted_labels = find_used_labels(confusion_matrix, labels) if confusion_matrix else ([], [])
+    if constant is not None and len(true_labels) == 1:
+        label = true_labels[0]
+        return f"not judged: every row is labelled {label!r} {figures(constant)}; evaluate rows with different labels"
+    if constant is not None and len(predicted_labels) == 1 and gain(constant) > 0:
+        return (
+            f"learned nothing: the model always answers {predicted_labels[0]!r} {figures(constant)}{also_below}; {hint}"
+        )
     if constant is not None and gain(constant) <= 0:
         return f"learned nothing: not better than {answer} {figures(constant)}{also_below}; {hint}"
     if constant is not None and gain(constant) <= margin:
@@ -141,8 +154,21 @@ def judge_run(metrics: Mapping[str, Any], *, from_scratch: bool = False) -> str:
         from_scratch=from_scratch,
         stopped_early=metrics.get("stopped_early", False),
         tuned="tuning" in metrics,
+        confusion_matrix=metrics.get("confusion_matrix", {}).get(split),
+        labels=metrics.get("labels", ()),
     )
     return f"{split}: {verdict}"
+
+
+def find_used_labels(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the labels that at least one row has, and those that are predicted for at least one row.
+
+    >>> find_used_labels([[0, 4], [0, 6]], ["no", "yes"])
+    (['no', 'yes'], ['yes'])
+    """
+    true_labels = [label for label, row in zip(labels, matrix, strict=True) if any(row)]
+    predicted_labels = [label for label, column in zip(labels, zip(*matrix, strict=True), strict=True) if any(column)]
+    return true_labels, predicted_labels
 
 
 def describe_hints(hints: Sequence[str]) -> str:
