@@ -177,6 +177,17 @@ def test_tuning_is_not_recommended_after_tuning() -> None:
     assert tuned_and_stopped.endswith("; try more training rows")
 
 
+def test_tuning_is_not_recommended_where_it_is_not_an_option() -> None:
+    baselines = {"copy of the source": {"bleu": 0.5}}
+    stored = {
+        "primary_metric": "bleu",
+        "metrics": {"test": {"bleu": 0.0}},
+        "standard_error": {"test": 0.01},
+        "baselines": {"test": baselines},
+    }
+    assert judge_run(stored, can_tune=False).endswith("; try more --epochs or more training rows")
+
+
 def test_a_perfect_model_gets_no_advice() -> None:
     verdict = judge_accuracy(1.0, error=0.0, most_frequent_label=0.5, TF_IDF=1.0)
     assert (

@@ -185,7 +185,9 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
             )
             if tuning is not None:
                 metrics["tuning"] = tuning
-            metrics["verdict"] = judge_run(metrics, from_scratch=is_scheme(config.model))
+            metrics["verdict"] = judge_run(
+                metrics, from_scratch=is_scheme(config.model), can_tune=hasattr(config, "tune")
+            )
 
             keep_model = not get_settings().results_only
             weights = gather_weights(trainer) if keep_model else None

@@ -53,7 +53,7 @@ def judge(
         most_frequent_label: the label that the baseline "most frequent label" always answers.
         from_scratch: whether the model was trained from scratch, for the hint.
         stopped_early: whether training was stopped before its last epoch, so that more epochs would not help.
-        tuned: whether the learning rate was tuned already.
+        tuned: whether the learning rate was tuned already, or cannot be tuned, so that `--tune` would not help.
         confusion_matrix: of classifiers: the number of rows by true and predicted label. A model that predicts the same
             label for all rows has learned nothing, also where this label is more frequent than in training.
         labels: the labels of its rows and columns.
@@ -130,7 +130,7 @@ def judge(
     return f"better than {answer} {figures(constant)}"
 
 
-def judge_run(metrics: Mapping[str, Any], *, from_scratch: bool = False) -> str:
+def judge_run(metrics: Mapping[str, Any], *, from_scratch: bool = False, can_tune: bool = True) -> str:
     """Return the verdict on a finished run, by its test split, or by dev if it has none.
 
     It compares the primary metric, or macro_f1 if that selected the epoch.
@@ -138,6 +138,7 @@ def judge_run(metrics: Mapping[str, Any], *, from_scratch: bool = False) -> str:
     Args:
         metrics: the contents of `metrics.json`.
         from_scratch: whether the model was trained from scratch.
+        can_tune: whether the type of task has `--tune`.
     """
     splits = metrics["metrics"]
     split = "test" if "test" in splits else next(reversed(splits), None)
@@ -153,7 +154,7 @@ def judge_run(metrics: Mapping[str, Any], *, from_scratch: bool = False) -> str:
         most_frequent_label=metrics.get("most_frequent_label"),
         from_scratch=from_scratch,
         stopped_early=metrics.get("stopped_early", False),
-        tuned="tuning" in metrics,
+        tuned="tuning" in metrics or not can_tune,
         confusion_matrix=metrics.get("confusion_matrix", {}).get(split),
         labels=metrics.get("labels", ()),
     )
