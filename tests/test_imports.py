@@ -75,6 +75,19 @@ for args in {args}:
     assert result.returncode == 0, result.stderr
 
 
+def test_missing_directories_are_reported_before_slow_imports() -> None:
+    args = [["predict", "a/b/c", "x.csv", "--out", "y.csv"], ["evaluate", "a/b/c"], ["inspect", "a/b/c", "--out", "o"]]
+    code = f"""
+from headwise.cli import main
+for args in {args}:
+    assert main(args) == 2
+    assert not {SLOW} & set(sys.modules), args
+"""
+    result = run_python(code)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.count("no such directory") == len(args)
+
+
 @pytest.mark.parametrize("task", ["text", "mind", "translation"])
 def test_data_is_loaded_without_transformers(task: str) -> None:
     """A study loads the data before its workers start, which import transformers for themselves."""

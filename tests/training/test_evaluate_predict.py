@@ -58,7 +58,7 @@ def test_evaluate_skips_unknown_labels_if_asked_to(run: RunResult, tmp_path: Pat
     code, _, stderr = headwise("evaluate", run.run_dir, "--data", data)
     assert code == 2
     assert "line 22: label 'neutral' is unknown" in stderr
-    assert "2 rows have an unknown label" in stderr
+    assert "(2 rows have an unknown label); correct the labels, or skip these rows with --skip-bad-rows" in stderr
     code, _, stderr = headwise("evaluate", run.run_dir, "--data", data, "--skip-bad-rows", "--out", out)
     assert code == 0
     assert stderr.count("2 rows have an unknown label") == 1

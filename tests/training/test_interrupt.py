@@ -106,6 +106,9 @@ def test_interrupted_jobs_say_whether_they_can_be_resumed(
         raise KeyboardInterrupt
 
     monkeypatch.chdir(tmp_path)
+    for name in ("run.yaml", "metrics.json"):  # a finished run
+        (tmp_path / "run" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "run" / name).touch()
     monkeypatch.setattr(module, interrupt)
     code, _, stderr = headwise(*arguments)
     assert code == 130

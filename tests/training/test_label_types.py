@@ -183,8 +183,8 @@ def test_ranking(scifact: Path, tmp_path: Path) -> None:
     new = write(tmp_path / "new.csv", ("claim", "document"), [("good film", "a film that is good")])
     assert predict(run.run_dir, new, tmp_path / "out.jsonl") == 0
     check_probabilities(read_lines(tmp_path / "out.jsonl")[0], ["other", "relevant"])
-    with pytest.raises(UserError, match="no such directory; a ranking needs queries"):
-        evaluate(run.run_dir, new)
+    with pytest.raises(UserError, match=r"new.csv: a file; a ranking needs a directory with .*score\)$"):
+        evaluate(run.run_dir, new)  # which has no --queries
 
 
 @pytest.mark.parametrize(("low", "high"), [(20, 90), (1990, 2010), (0.001, 0.005)])

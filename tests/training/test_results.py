@@ -239,6 +239,7 @@ def test_labels_with_markup(tmp_path: Path) -> None:
     card = (run.run_dir / "README.md").read_text()
     assert "Labels: \\<b\\>\\_good\\_, two lines." in card
     assert "- labels: \\<b\\>\\_good\\_ 30, two lines 30" in card
+    assert "\n1 epoch (" in card
     assert "two lines" in format_result(run)
     assert "two\nlines" not in format_result(run)
 

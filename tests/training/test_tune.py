@@ -52,7 +52,8 @@ def test_other_errors_are_not_hidden(tmp_path: Path) -> None:
         tune.tune_learning_rate(1e-4, "rmse", run, tmp_path)
 
 
-def test_an_interrupted_search_continues(tmp_path: Path) -> None:
+def test_an_interrupted_search_continues(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     run, calls = trial_metrics({})
 
     def interrupted(rate: float) -> dict[str, float]:
@@ -67,6 +68,11 @@ def test_an_interrupted_search_continues(tmp_path: Path) -> None:
     tune.tune_learning_rate(1e-4, "accuracy", run, tmp_path)
     assert len(calls) == 5
     assert calls[:2] == first
+    printed = [message for message in caplog.messages if message.startswith("  ")]
+    assert [message.split(":")[0].strip() for message in printed] == [
+        *("trial 1 of 5", "trial 2 of 5", "resumed after trial 2 of 5"),
+        *("trial 3 of 5", "trial 4 of 5", "trial 5 of 5", "chosen"),
+    ]
 
 
 def test_a_tuned_run(reviews: Path, tmp_path: Path, headwise: Headwise, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,6 +83,7 @@ def test_options(reviews: Path, bert: Path, tmp_path: Path, headwise: Headwise) 
         (("--data", reviews, "--text", "body", *out), "no column 'body'"),
         (("--data", reviews, "--epochs", -1, *out), "--epochs must be above 0"),
         (("--data", reviews, "--model", "no/such-model", *out), "the Hugging Face hub cannot be reached"),
+        (("--data", reviews, "--model", "plian", *out), "did you mean plain?"),
         (("--data", reviews, "--model", tmp_path / "none", *out), "none: no such directory; expected a Hugging Face"),
         (("--data", reviews, "--retrofit", "rpr", *out), "--retrofit is for pretrained models"),
         (

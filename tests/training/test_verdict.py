@@ -88,6 +88,41 @@ def test_rows_with_a_single_label_do_not_tell_what_a_model_has_learned() -> None
     assert ratings.startswith("not judged: always answering the mean is right for all rows")
 
 
+def test_a_model_that_always_answers_the_same_has_learned_nothing() -> None:
+    """Also where its only answer is more frequent than the most frequent label of training."""
+    options: dict[str, Any] = {"primary_metric": "accuracy", "standard_error": 0.01, "most_frequent_label": "no"}
+    baselines = {"most frequent label": {"accuracy": 0.4}, "TF-IDF": {"accuracy": 0.7}}
+    labels = ["no", "yes"]
+    constant = judge({"accuracy": 0.6}, baselines, confusion_matrix=[[0, 40], [0, 60]], labels=labels, **options)
+    assert constant.startswith("learned nothing: the model always answers 'yes' (accuracy 0.6000, baseline 0.4000)")
+    assert "; below TF-IDF (baseline 0.7000); try" in constant
+    learned = judge({"accuracy": 0.6}, baselines, confusion_matrix=[[1, 39], [1, 59]], labels=labels, **options)
+    assert learned.startswith("better than always answering 'no'")
+    below = judge({"accuracy": 0.6}, baselines, confusion_matrix=[[0, 0], [40, 60]], labels=labels, **options)
+    assert below.startswith("not judged: every row is labelled 'yes' (accuracy 0.6000, baseline 0.4000)")
+    stored = {
+        "primary_metric": "accuracy",
+        "metrics": {"test": {"accuracy": 0.6}},
+        "standard_error": {"test": 0.01},
+        "baselines": {"test": baselines},
+        "confusion_matrix": {"test": [[0, 40], [0, 60]]},
+        "labels": labels,
+    }
+    assert judge_run(stored).startswith("test: learned nothing: the model always answers 'yes'")
+
+
+def test_a_constant_model_has_learned_nothing_on_files_of_any_distribution(tmp_path: Path, headwise: Headwise) -> None:
+    data = write(tmp_path / "data.csv", ("text", "label"), [("a film", "bad")] * 40 + [("a film", "good")] * 20)
+    options = ("--heads", 2, "--head-dim", 8, "--word-dim", 16, "--epochs", 1)
+    assert headwise("train", "--data", data, "--out", tmp_path / "run", *options)[0] == 0
+    for num_bad in (0, 20, 40, 60):
+        rows = [("a film", "bad")] * num_bad + [("a film", "good")] * (60 - num_bad)
+        file, report = write(tmp_path / "other.csv", ("text", "label"), rows), tmp_path / f"{num_bad}.json"
+        assert headwise("evaluate", tmp_path / "run", "--data", file, "--out", report)[0] == 0
+        verdict = json.loads(report.read_text())["verdict"]
+        assert verdict.startswith("not judged" if num_bad in (0, 60) else "learned nothing"), verdict
+
+
 def test_few_rows_do_not_show_that_a_model_is_better(tmp_path: Path, headwise: Headwise) -> None:
     rows = [("a good film", "good"), ("a bad film", "bad")] * 10
     data = write(tmp_path / "data.csv", ("text", "label"), rows)
@@ -140,6 +175,17 @@ def test_tuning_is_not_recommended_after_tuning() -> None:
     assert "--tune" not in judge_run(metrics | {"tuning": {"chosen": 0.001}})
     tuned_and_stopped = judge_run(metrics | {"tuning": {"chosen": 0.001}, "stopped_early": True})
     assert tuned_and_stopped.endswith("; try more training rows")
+
+
+def test_tuning_is_not_recommended_where_it_is_not_an_option() -> None:
+    baselines = {"copy of the source": {"bleu": 0.5}}
+    stored = {
+        "primary_metric": "bleu",
+        "metrics": {"test": {"bleu": 0.0}},
+        "standard_error": {"test": 0.01},
+        "baselines": {"test": baselines},
+    }
+    assert judge_run(stored, can_tune=False).endswith("; try more --epochs or more training rows")
 
 
 def test_a_perfect_model_gets_no_advice() -> None:

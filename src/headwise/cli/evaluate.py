@@ -46,9 +46,11 @@ def run(arguments: Namespace) -> int:
     with nullcontext() if arguments.out is None else lock_output(arguments.out, is_directory=False):
         options = pipeline_options(arguments) | job_options(arguments)
         with interrupt_hint(stores_parts=arguments.out is not None):
+            from headwise.training.core.run_dir import atomic_write, check_finished, to_json
+
+            check_finished(arguments.run)  # before imports that take seconds
             from headwise.training import evaluate  # takes seconds
             from headwise.training.core.printing import format_evaluation
-            from headwise.training.core.run_dir import atomic_write, to_json
 
             evaluation = evaluate(arguments.run, arguments.data, out=arguments.out, **options)
         print(format_evaluation(evaluation))

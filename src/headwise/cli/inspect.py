@@ -83,6 +83,10 @@ def run(arguments: Namespace) -> int:
         )
     pairs = zip(arguments.text, arguments.pair, strict=True) if arguments.pair else [(text,) for text in arguments.text]
     with interrupt_hint(stores_parts=arguments.data is not None):
+        from headwise.training.core.model_names import check_directory
+
+        for model in arguments.models:
+            check_directory(model)  # before imports that take seconds
         from headwise.training.inspect import inspect  # takes seconds
 
         inspected = inspect(

@@ -66,6 +66,9 @@ def run(arguments: Namespace) -> int:
     data = arguments.data[0] if len(arguments.data) == 1 else arguments.data
     options = pipeline_options(arguments) | job_options(arguments) | {"documents": arguments.documents}
     with interrupt_hint(stores_parts=True):
+        from headwise.training.core.run_dir import check_finished
+
+        check_finished(arguments.run)  # before imports that take seconds
         from headwise.training import predict  # takes seconds
 
         num_empty = predict(arguments.run, data, arguments.out, **options)

@@ -151,7 +151,7 @@ def sort_classes(classes: Sequence[str]) -> list[str]:
 
 
 def encode_labels(
-    split: str, rows: Rows, labels: Sequence[str], *, drop_excluded: bool = False, skip_unknown: bool = False
+    split: str, rows: Rows, labels: Sequence[str], *, drop_excluded: bool = False, skip_unknown: bool | None = None
 ) -> Dataset:
     """Encode labels: as a class index, for tokens as a list of indices, for multi-label rows as a vector of 0 and 1.
 
@@ -160,7 +160,7 @@ def encode_labels(
         rows: Rows with class names as labels.
         labels: The class names, in the order of their indices.
         drop_excluded: Whether rows with the label `EXCLUDED` are dropped.
-        skip_unknown: Whether rows with other labels are skipped, with a warning; by default they are an error.
+        skip_unknown: Whether rows with other labels are skipped, with a warning; None if there is no such option.
 
     Raises:
         UserError: A label is not one of `labels`, or none is and rows are skipped.
@@ -199,7 +199,7 @@ def check_labels(
     ids: pa.Array,
     row_indices: Any,
     *,
-    skip: bool = False,
+    skip: bool | None = None,
 ) -> Any:
     """Check that all labels are known, and return the indices of rows to skip.
 
@@ -210,7 +210,7 @@ def check_labels(
         values: The labels of the rows.
         ids: Their class indices, null if unknown.
         row_indices: The row of each label.
-        skip: Whether rows with an unknown label are skipped, with a warning.
+        skip: Whether rows with an unknown label are skipped, with a warning; None if there is no such option.
 
     Raises:
         UserError: A label is unknown and its row is not skipped, or all rows would be skipped.
@@ -224,8 +224,10 @@ def check_labels(
         location = rows.location(row_indices[index])
         total = f" ({len(unknown_rows):,} rows have an unknown label)" if len(unknown_rows) > 1 else ""
         message = f"{location}: label {values[index].as_py()!r} {reason} {', '.join(labels)}{total}"
-        if not skip or len(unknown_rows) == len(rows.data):
+        if skip is None or len(unknown_rows) == len(rows.data):
             raise UserError(message)
+        if not skip:
+            raise UserError(f"{message}; correct the labels, or skip these rows with --skip-bad-rows")
         logger.warning("skipped: %s", message)
     return unknown_rows
 

@@ -128,7 +128,7 @@ def load_ranking(
     if data is not None:
         if queries is not None or documents is not None or relevance is not None:
             raise UserError("--data cannot be combined with --queries, --documents and --relevance")
-        files = find_in_directory(Path(data))
+        files = find_in_directory(Path(data), alternative=", or --queries, --documents and --relevance")
     else:
         given = {"queries": queries, "documents": documents, "relevance": relevance}
         missing = [f"--{name}" for name, paths in given.items() if not paths]
@@ -263,16 +263,19 @@ def to_paths(files: Files) -> list[Path]:
     return [Path(path) for path in ([files] if isinstance(files, Path | str) else files)]
 
 
-def find_in_directory(directory: Path) -> dict[str, list[Path]]:
+def find_in_directory(directory: Path, *, alternative: str = "") -> dict[str, list[Path]]:
     """Find the files of a ranking in a directory.
+
+    Args:
+        directory: The directory.
+        alternative: Other options to name the files, for a message.
 
     Raises:
         UserError: A file is missing.
     """
     if not directory.is_dir():
-        raise UserError(
-            f"{directory}: no such directory; a ranking needs {LAYOUT}, or --queries, --documents and --relevance"
-        )
+        reason = "a file" if directory.exists() else "no such directory"
+        raise UserError(f"{directory}: {reason}; a ranking needs a directory with {LAYOUT}{alternative}")
     paths = sorted(path for path in directory.iterdir() if path.is_file() and has_known_extension(path))
     files = {
         "queries": [path for path in paths if path.name.startswith(QUERY_FILES)],

@@ -39,7 +39,7 @@ from headwise.tasks.columns import Columns
 from headwise.tasks.formats.parts import plan_parts
 from headwise.training.core import run_dir
 from headwise.training.core.environment import get_device
-from headwise.training.core.model_names import is_directory_name
+from headwise.training.core.model_names import check_directory
 from headwise.training.core.pretrained import (
     is_available,
     load_pretrained,
@@ -186,8 +186,7 @@ def load_model(path: str, name: str) -> InspectedModel:
     """Load a finished run, or a Hugging Face model, with its own attention layers."""
     if (Path(path) / run_dir.CONFIG).is_file():
         return get_task_type(load_config(Path(path, run_dir.CONFIG)).task).pipeline.open_inspected(Path(path), name)
-    if not Path(path).exists() and is_directory_name(path):
-        raise UserError(f"{path}: no such directory; expected a headwise run or a Hugging Face model")
+    check_directory(path)
     available = is_available(path)
     options = {} if available else {"local_files_only": True}  # else the hub's client would retry for half a minute
     message = "neither a headwise run nor a Hugging Face model that can be loaded"

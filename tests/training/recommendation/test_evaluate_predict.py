@@ -22,6 +22,7 @@ def test_evaluate_repeats_the_metrics_of_the_run(run: Path, log: Path) -> None:
     evaluation = evaluate(run)
     assert evaluation["metrics"] == pytest.approx(metrics["metrics"]["test"])
     assert evaluation["standard_error"] == pytest.approx(metrics["standard_error"]["test"])
+    assert "--tune" not in evaluation["verdict"] + metrics["verdict"], "recommenders have no such option"
     assert {name: one["auc"] for name, one in evaluation["baselines"].items()} == pytest.approx(
         {name: one["auc"] for name, one in metrics["baselines"]["test"].items()}
     )

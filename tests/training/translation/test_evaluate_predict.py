@@ -94,6 +94,7 @@ def test_evaluate_repeats_the_metrics_of_the_run(run: RunResult) -> None:
     assert evaluation["rows"] == 40
     assert evaluation["baselines"] == run.metrics["baselines"]["test"]
     assert evaluation["signatures"] == run.metrics["signatures"]
+    assert "--tune" not in evaluation["verdict"] + run.metrics["verdict"], "translators have no such option"
 
 
 def test_evaluate_rejects_data_that_changed_since_training(tmp_path: Path) -> None:

@@ -101,6 +101,7 @@ def build_evaluation(
     run: Mapping[str, Any] | None = None,
     verdict_standard_error: float | None = None,
     from_scratch: bool = False,
+    can_tune: bool = True,
     **extras: Any,
 ) -> dict[str, Any]:
     """Return the result of `headwise evaluate`, with the same keys for all pipelines.
@@ -116,6 +117,7 @@ def build_evaluation(
         run: the contents of the run's `metrics.json`, for the verdict.
         verdict_standard_error: the standard error of the run's `verdict_metric`, if it has one.
         from_scratch: whether the model was trained from scratch.
+        can_tune: whether the type of task has `--tune`.
         extras: further results.
     """
     run = run or {}
@@ -127,7 +129,9 @@ def build_evaluation(
         most_frequent_label=run.get("most_frequent_label"),
         from_scratch=from_scratch,
         stopped_early=run.get("stopped_early", False),
-        tuned="tuning" in run,
+        tuned="tuning" in run or not can_tune,
+        confusion_matrix=extras.get("confusion_matrix"),
+        labels=run.get("labels", ()),
     )
     return {
         "dataset": dataset,

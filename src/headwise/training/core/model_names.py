@@ -28,6 +28,16 @@ def is_directory_name(name: str) -> bool:
     )
 
 
+def check_directory(name: str) -> None:
+    """Check that a model exists if its name can only be that of a directory.
+
+    Raises:
+        UserError: it does not exist.
+    """
+    if not Path(name).exists() and is_directory_name(name):
+        raise UserError(f"{name}: no such directory; expected a headwise run or a Hugging Face model")
+
+
 def may_have_scheme(model: str) -> bool:
     """Return whether a model may have been retrofitted with a scheme that has trainable parameters.
 

@@ -152,8 +152,6 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
             main_process_only(lambda: run_dir.begin(out_dir, header() + config.to_yaml(), resume=resume))
             if is_main_process:
                 self.log_notes(data, bundle)
-                if resume and run_dir.last_checkpoint(out_dir) is None:
-                    logger.info("no complete checkpoint yet: training starts at the first epoch")
 
             if getattr(config, "tune", False):
                 chosen = self.tune(data, bundle, scratch_dir, out_dir)["chosen"]
@@ -166,6 +164,8 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
                     lambda: run_dir.atomic_write(out_dir / run_dir.CONFIG, header() + comment + config.to_yaml())
                 )
 
+            if is_main_process and resume and run_dir.last_checkpoint(out_dir) is None:
+                logger.info("no complete checkpoint yet: training starts at the first epoch")
             trainer = self.build_trainer(data, bundle, out_dir)
             timer = TrainingTimer()
             trainer.add_callback(timer)
@@ -185,7 +185,9 @@ class Pipeline(ABC, Generic[ConfigT, DataT, BundleT]):
             )
             if tuning is not None:
                 metrics["tuning"] = tuning
-            metrics["verdict"] = judge_run(metrics, from_scratch=is_scheme(config.model))
+            metrics["verdict"] = judge_run(
+                metrics, from_scratch=is_scheme(config.model), can_tune=hasattr(config, "tune")
+            )
 
             keep_model = not get_settings().results_only
             weights = gather_weights(trainer) if keep_model else None

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from difflib import get_close_matches
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -204,11 +205,13 @@ def is_available(model: str) -> bool:
 
 def unavailable_error(model: str, error: Exception, *, available: bool) -> UserError:
     """Return the error for a model that cannot be loaded."""
+    nearest = [] if Path(model).exists() else get_close_matches(model, SCHEMES, n=1)
+    question = f"; did you mean {nearest[0]}?" if nearest else ""
     if available:
-        return UserError(f"--model {model}: {first_line(error)}")
+        return UserError(f"--model {model}: {first_line(error)}{question}")
     return UserError(
         f"--model {model}: no such directory, and the Hugging Face hub cannot be reached; "
-        f"name a directory with config.json and model.safetensors, or one of {', '.join(SCHEMES)}"
+        f"name a directory with config.json and model.safetensors, or one of {', '.join(SCHEMES)}{question}"
     )
 
 

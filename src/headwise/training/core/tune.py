@@ -46,14 +46,17 @@ def tune_learning_rate(
     record = read_tuning(out_dir) or {"metric": metric, "max_steps": TRIAL_STEPS, "trials": []}
     trials: list[dict[str, Any]] = record["trials"]
     logger.info("--tune: %d trials of at most %d steps each; %s on dev decides", len(rates), TRIAL_STEPS, metric)
+    tried = {trial["learning_rate"] for trial in trials}
+    if tried:
+        logger.info("  resumed after trial %d of %d", len(tried), len(rates))
     for number, rate in enumerate(rates, 1):
-        done = next((trial for trial in trials if trial["learning_rate"] == rate), None)
-        if done is None:
-            done = {"learning_rate": rate, "value": try_rate(rate, metric, run_trial)}
-            trials.append(done)
-            main_process_only(lambda: run_dir.atomic_write(out_dir / TUNING, run_dir.to_json(record)))
-        value = "not finite" if done["value"] is None else f"{done['value']:.4f}"
-        logger.info("  trial %d of %d: learning rate %g: dev %s %s", number, len(rates), rate, metric, value)
+        if rate in tried:
+            continue
+        value = try_rate(rate, metric, run_trial)
+        trials.append({"learning_rate": rate, "value": value})
+        main_process_only(lambda: run_dir.atomic_write(out_dir / TUNING, run_dir.to_json(record)))
+        result = "not finite" if value is None else f"{value:.4f}"
+        logger.info("  trial %d of %d: learning rate %g: dev %s %s", number, len(rates), rate, metric, result)
     record["chosen"] = choose_rate(trials, metric)
     main_process_only(lambda: run_dir.atomic_write(out_dir / TUNING, run_dir.to_json(record)))
     logger.info("  chosen: learning rate %g", record["chosen"])

@@ -37,6 +37,8 @@ def judge(
     from_scratch: bool = False,
     stopped_early: bool = False,
     tuned: bool = False,
+    confusion_matrix: Sequence[Sequence[int]] | None = None,
+    labels: Sequence[str] = (),
 ) -> str:
     """Return one sentence that says whether a model is better than its baselines.
 
@@ -51,7 +53,10 @@ def judge(
         most_frequent_label: the label that the baseline "most frequent label" always answers.
         from_scratch: whether the model was trained from scratch, for the hint.
         stopped_early: whether training was stopped before its last epoch, so that more epochs would not help.
-        tuned: whether the learning rate was tuned already.
+        tuned: whether the learning rate was tuned already, or cannot be tuned, so that `--tune` would not help.
+        confusion_matrix: of classifiers: the number of rows by true and predicted label. A model that predicts the same
+            label for all rows has learned nothing, also where this label is more frequent than in training.
+        labels: the labels of its rows and columns.
 
     Example:
         >>> constant, tfidf = {"accuracy": 0.28}, {"accuracy": 0.74}
@@ -97,6 +102,14 @@ def judge(
     also_below = f"; below {other} (baseline {values[other]:.4f})" if other is not None and is_below else ""
     if constant is not None and math.isclose(values[constant], perfect, abs_tol=1e-6):
         return f"not judged: {answer} is right for all rows {figures(constant)}; evaluate rows with different labels"
+    true_labels, predicted_labels = find_used_labels(confusion_matrix, labels) if confusion_matrix else ([], [])
+    if constant is not None and len(true_labels) == 1:
+        label = true_labels[0]
+        return f"not judged: every row is labelled {label!r} {figures(constant)}; evaluate rows with different labels"
+    if constant is not None and len(predicted_labels) == 1 and gain(constant) > 0:
+        return (
+            f"learned nothing: the model always answers {predicted_labels[0]!r} {figures(constant)}{also_below}; {hint}"
+        )
     if constant is not None and gain(constant) <= 0:
         return f"learned nothing: not better than {answer} {figures(constant)}{also_below}; {hint}"
     if constant is not None and gain(constant) <= margin:
@@ -117,7 +130,7 @@ def judge(
     return f"better than {answer} {figures(constant)}"
 
 
-def judge_run(metrics: Mapping[str, Any], *, from_scratch: bool = False) -> str:
+def judge_run(metrics: Mapping[str, Any], *, from_scratch: bool = False, can_tune: bool = True) -> str:
     """Return the verdict on a finished run, by its test split, or by dev if it has none.
 
     It compares the primary metric, or macro_f1 if that selected the epoch.
@@ -125,6 +138,7 @@ def judge_run(metrics: Mapping[str, Any], *, from_scratch: bool = False) -> str:
     Args:
         metrics: the contents of `metrics.json`.
         from_scratch: whether the model was trained from scratch.
+        can_tune: whether the type of task has `--tune`.
     """
     splits = metrics["metrics"]
     split = "test" if "test" in splits else next(reversed(splits), None)
@@ -140,9 +154,22 @@ def judge_run(metrics: Mapping[str, Any], *, from_scratch: bool = False) -> str:
         most_frequent_label=metrics.get("most_frequent_label"),
         from_scratch=from_scratch,
         stopped_early=metrics.get("stopped_early", False),
-        tuned="tuning" in metrics,
+        tuned="tuning" in metrics or not can_tune,
+        confusion_matrix=metrics.get("confusion_matrix", {}).get(split),
+        labels=metrics.get("labels", ()),
     )
     return f"{split}: {verdict}"
+
+
+def find_used_labels(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the labels that at least one row has, and those that are predicted for at least one row.
+
+    >>> find_used_labels([[0, 4], [0, 6]], ["no", "yes"])
+    (['no', 'yes'], ['yes'])
+    """
+    true_labels = [label for label, row in zip(labels, matrix, strict=True) if any(row)]
+    predicted_labels = [label for label, column in zip(labels, zip(*matrix, strict=True), strict=True) if any(column)]
+    return true_labels, predicted_labels
 
 
 def describe_hints(hints: Sequence[str]) -> str:

@@ -89,6 +89,7 @@ def evaluate(
         metrics=mean_metrics(model_totals),
         standard_error=model_totals.standard_error(),
         baselines={method: mean_metrics(each) for method, each in totals.items()} | read_oracle(directory, name),
+        can_tune=False,
         counts=model_totals.impression_counts,
     )
 

@@ -75,6 +75,7 @@ def evaluate(
         standard_error=metrics.standard_error(translations, references),
         baselines=compute_baselines(rows),
         baseline_notes=[BASELINE_NOTE],
+        can_tune=False,
         signatures=metrics.signatures(),
     )
 
