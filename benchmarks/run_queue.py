@@ -3,6 +3,7 @@
     python benchmarks/run_queue.py 540 --dir measured                       # the commands of benchmarks/queue.txt
     python benchmarks/run_queue.py 540 --dir measured --queue mine.txt      # own commands
     python benchmarks/run_queue.py 540 --dir measured --only windows fusion # commands that contain one of these words
+    python benchmarks/run_queue.py 540 --dir measured --warm-up 200         # first compile kernels, on all cores
 
 A line of the queue has the largest number of seconds of a command and the command: a script in the directory of the
 queue and its options, after variables of the environment if there are any. {seconds} becomes the number of seconds
@@ -13,6 +14,10 @@ command is interrupted; after ten more seconds it is killed.
 Each command prints a line with its time and its exit code. Its output is appended to a log in --dir. The same call,
 repeated, continues: benchmarks continue after the lines of results that exist, and commands that have finished are
 skipped (they are listed in --dir/finished.txt). The exit code is 1 if a command failed.
+
+Compiling kernels takes most of the time of a benchmark's first run, on one core. --warm-up first runs the commands of
+benchmarks/warm_up.txt, which have no limits of their own, at the same time on all cores but two. Their results are
+discarded; what they compile is kept in the caches of Triton and torch.compile.
 """
 
 import argparse
@@ -21,12 +26,14 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 HERE = Path(__file__).resolve().parent
 
@@ -62,11 +69,17 @@ def main() -> int:
     parser.add_argument("seconds", type=float, help="for all commands together")
     parser.add_argument("--dir", type=Path, required=True, help="directory of results and logs")
     parser.add_argument("--queue", type=Path, default=HERE / "queue.txt", metavar="FILE")
+    parser.add_argument(
+        "--warm-up", type=float, default=0.0, metavar="SECONDS", help="first compile kernels for so long"
+    )
+    parser.add_argument("--warm-up-queue", type=Path, default=HERE / "warm_up.txt", metavar="FILE")
     parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="only commands that contain one of these")
     arguments = parser.parse_args()
     end = time.monotonic() + arguments.seconds
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # interrupts the command that runs
     arguments.dir.mkdir(parents=True, exist_ok=True)
+    if arguments.warm_up:
+        print(warm_up(arguments.warm_up_queue, arguments.warm_up, arguments.dir), flush=True)
     finished = arguments.dir / "finished.txt"
     num_failed = 0
     for number, job in enumerate(read_queue(arguments.queue), start=1):
@@ -90,10 +103,53 @@ def main() -> int:
 
 
 def read_queue(path: Path) -> list[Job]:
-    """Return the jobs of a file. Empty lines and comments are skipped."""
-    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    parts = [line.split(maxsplit=1) for line in lines if line and not line.startswith("#")]
+    """Return the jobs of a file."""
+    parts = [line.split(maxsplit=1) for line in read_lines(path)]
     return [Job(float(limit), line) for limit, line in parts]
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a file without empty ones and comments."""
+    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def warm_up(queue: Path, seconds: float, directory: Path) -> str:
+    """Run the commands of a file at the same time for at most this number of seconds, and return how many ended."""
+    end = time.monotonic() + seconds
+    waiting = deque(Job(seconds, line) for line in read_lines(queue))
+    num_jobs, num_ended, num_failed = len(waiting), 0, 0
+    running: list[subprocess.Popen[bytes]] = []
+    with tempfile.TemporaryDirectory() as results, (directory / "warm-up.log").open("ab") as output:
+        try:
+            while (waiting or running) and time.monotonic() < end:
+                while waiting and len(running) < max((os.cpu_count() or 1) - 2, 1):
+                    command, options = build_command(waiting.popleft(), seconds, queue.resolve().parent, Path(results))
+                    options["env"] |= {"OMP_NUM_THREADS": "1"}
+                    running.append(
+                        subprocess.Popen(command, start_new_session=True, stdout=output, stderr=output, **options)
+                    )
+                time.sleep(0.1)
+                ended = [process for process in running if process.poll() is not None]
+                running = [process for process in running if process not in ended]
+                num_ended += len(ended)
+                num_failed += sum(process.returncode != 0 for process in ended)
+        finally:
+            for process in running:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    return f"warm-up: {num_ended} of {num_jobs} commands ended, {num_failed} of them failed (warm-up.log)"
+
+
+def build_command(job: Job, seconds: float, scripts: Path, directory: Path) -> tuple[list[str], dict[str, Any]]:
+    """Return the command of a job, and the options of its process: directory and environment."""
+    variables, (script, *options) = job.split(seconds, directory)
+    repository = HERE.parent
+    paths = [str(repository / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | variables
+    is_module = script == "-m"
+    command = [sys.executable, script if is_module else str(scripts / script), *options]
+    return command, {"cwd": repository if is_module else directory, "env": environment}
 
 
 def report(number: int, text: str, job: Job) -> None:
@@ -102,16 +158,10 @@ def report(number: int, text: str, job: Job) -> None:
 
 def run(job: Job, seconds: float, scripts: Path, directory: Path, log: Path) -> tuple[int, str]:
     """Run a command for at most this number of seconds. Return its exit code and its state."""
-    variables, (script, *options) = job.split(seconds, directory)
-    repository = HERE.parent
-    paths = [str(repository / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | variables
+    command, options = build_command(job, seconds, scripts, directory)
     with log.open("ab") as output:
         position = output.tell()
-        is_module = script == "-m"
-        command = [sys.executable, script if is_module else str(scripts / script), *options]
-        cwd = repository if is_module else directory
-        with process_group(command, cwd=cwd, env=environment, stdout=output, stderr=output) as process:
+        with process_group(command, stdout=output, stderr=output, **options) as process:
             try:
                 code = process.wait(timeout=seconds)
             except subprocess.TimeoutExpired:

@@ -120,3 +120,27 @@ def test_a_stopped_queue_stops_its_command(number: signal.Signals, tmp_path: Pat
     with pytest.raises(ProcessLookupError):
         os.kill(int(children[0]), 0)
     assert (tmp_path / "out" / "rows.txt").read_text() == "0\n"
+
+
+def test_warm_up_runs_its_commands_at_the_same_time_and_discards_their_results(tmp_path: Path) -> None:
+    queue = write_queue(tmp_path, "60 benchmark.py 3 end")
+    warm_up = tmp_path / "warm_up.txt"
+    warm_up.write_text("# comment\nfails.py\nbenchmark.py 1 end\nSUFFIX=0 benchmark.py 1 end\n")
+    arguments = [*command(queue, 100), "--warm-up", "100", "--warm-up-queue", str(warm_up)]
+    result = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert result.returncode == 0
+    first, second = result.stdout.splitlines()
+    assert first == "warm-up: 3 of 3 commands ended, 1 of them failed (warm-up.log)"
+    assert "finished" in second
+    assert (tmp_path / "out" / "rows.txt").read_text().split() == ["0", "1", "2"], "those of the queue alone"
+    assert "rows are written" in (tmp_path / "out" / "warm-up.log").read_text()
+
+
+def test_warm_up_ends_at_its_limit(tmp_path: Path) -> None:
+    queue = write_queue(tmp_path, "60 benchmark.py 3 end")
+    warm_up = tmp_path / "warm_up.txt"
+    warm_up.write_text("benchmark.py 1 wait\n")
+    arguments = [*command(queue, 100), "--warm-up", "1", "--warm-up-queue", str(warm_up)]
+    result = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert result.stdout.splitlines()[0] == "warm-up: 0 of 1 commands ended, 0 of them failed (warm-up.log)"
+    assert result.returncode == 0

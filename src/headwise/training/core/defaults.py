@@ -1,7 +1,7 @@
 """Training settings for data of a given size, for options that the user did not set.
 
-The rule was measured on eleven data sets with 64 to 29,000 rows (`benchmarks/results/2026-11-16-defaults`). The number of
-rows is always known before training: data is read or memory-mapped as a whole, and never streamed.
+The rule was measured on eleven data sets with 64 to 29,000 rows (`benchmarks/results/2026-11-16-defaults`). The number
+of rows is always known before training: data is read or memory-mapped as a whole, and never streamed.
 """
 
 import logging
