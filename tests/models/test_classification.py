@@ -85,16 +85,30 @@ def test_distance_alone_reads_backwards_as_forwards() -> None:
         assert torch.allclose(model(ids).logits, model(ids.flip(1)).logits) == same, scheme
 
 
-def test_a_siamese_pair_is_compared() -> None:
-    model = classifier(pair="siamese").double().eval()
+@pytest.mark.parametrize(("activation", "slope"), [("leaky-relu", 0.1), ("relu", 0.0)])
+def test_a_siamese_pair_is_compared(activation: str, slope: float) -> None:
+    model = classifier(pair="siamese", pair_activation=activation).double().eval()
     batch = inputs("siamese")
     a = model.encode(batch["input_ids"], batch["attention_mask"]).vector
     b = model.encode(batch["pair_input_ids"], batch["pair_attention_mask"]).vector
     assert model.comparison is not None
     dense = model.comparison.dense
     features = torch.cat([a, b, (a - b).abs(), a * b], dim=1)
-    expected = model.classifier((features @ dense.weight.T + dense.bias).clamp(min=0))
+    hidden = features @ dense.weight.T + dense.bias
+    expected = model.classifier(torch.maximum(hidden, slope * hidden))
     torch.testing.assert_close(model(**batch).logits, expected)
+
+
+def test_units_that_compare_pairs_keep_a_gradient() -> None:
+    """Vectors of texts have a large mean in common, by which training moves the units of all pairs alike."""
+    model = classifier(pair="siamese").eval()
+    comparison = model.comparison
+    assert comparison is not None
+    with torch.no_grad():
+        comparison.dense.bias -= 2.0 + comparison.dense.weight.abs().sum(dim=1).max()
+    model(**inputs("siamese")).logits.square().sum().backward()
+    assert comparison.dense.weight.grad is not None
+    assert comparison.dense.weight.grad.any()
 
 
 def test_a_joint_pair_knows_its_parts() -> None:

@@ -1,5 +1,6 @@
 """A configuration states its defaults, and refuses what cannot be in one line."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,15 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     assert loaded.hierarchy == (20, 8)
 
 
+def test_siamese_models_that_were_saved_without_an_activation_have_relu(tmp_path: Path) -> None:
+    HeadwiseConfig(pair="siamese").save_pretrained(tmp_path)
+    assert AutoConfig.from_pretrained(tmp_path).pair_activation == "leaky-relu"
+    values = json.loads((tmp_path / "config.json").read_text())
+    del values["pair_activation"]
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    assert AutoConfig.from_pretrained(tmp_path).pair_activation == "relu"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -57,6 +67,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
         ({"dropout": 1.0}, "dropout must be at least 0 and below 1"),
         ({"pooling": "mean"}, "pooling must be one of additive, cls"),
         ({"pair": "both"}, "pair must be one of joint, siamese"),
+        ({"pair": "siamese", "pair_activation": "gelu"}, "pair_activation must be one of leaky-relu, relu"),
         ({"hierarchy": (20,)}, "hierarchy must be"),
         ({"hierarchy": (20, 0)}, "hierarchy's sentences"),
         ({"hierarchy": (20, 8), "pair": "joint"}, "joint pairs"),

@@ -1,6 +1,7 @@
 """Classification models: labels, several labels or ratings for texts and pairs, and labels for tokens."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -15,16 +16,26 @@ from headwise.models.encoder import HeadwiseModel, HeadwisePreTrainedModel
 from headwise.models.hierarchy import DocumentEncoder, flatten_sentences
 from headwise.models.pooling import build_pooling
 
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "leaky-relu": partial(F.leaky_relu, negative_slope=0.1),
+    "relu": F.relu,
+}
+
 
 class Comparison(nn.Module):
-    """Combines the vectors a and b of two texts: ReLU of a linear layer on [a; b; |a − b|; a∘b]."""
+    """Combines the vectors a and b of two texts: (leaky) ReLU of a linear layer on [a; b; |a − b|; a∘b].
 
-    def __init__(self, dim: int) -> None:
+    The vectors of all texts have a large mean in common, so the first training steps move all units in one direction.
+    Units with ReLU can end at 0 for all pairs, where they have no gradient; those with leaky ReLU keep one.
+    """
+
+    def __init__(self, dim: int, activation: str) -> None:
         super().__init__()
         self.dense = nn.Linear(4 * dim, dim)
+        self.activation = ACTIVATIONS[activation]
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        return F.relu(self.dense(torch.cat([a, b, (a - b).abs(), a * b], dim=-1)))
+        return self.activation(self.dense(torch.cat([a, b, (a - b).abs(), a * b], dim=-1)))
 
 
 def build_classifier(config: HeadwiseConfig) -> nn.Linear:
@@ -62,7 +73,7 @@ class HeadwiseForSequenceClassification(HeadwisePreTrainedModel):
         self.model = HeadwiseModel(config)
         self.pooling = build_pooling(config)
         self.document = None if config.hierarchy is None else DocumentEncoder(config)
-        self.comparison = Comparison(config.dim) if config.pair == "siamese" else None
+        self.comparison = Comparison(config.dim, config.pair_activation) if config.pair == "siamese" else None
         self.dropout = nn.Dropout(config.dropout)
         self.classifier = build_classifier(config)
         self.post_init()

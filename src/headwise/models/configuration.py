@@ -13,6 +13,7 @@ from headwise.errors import UserError
 InputPositions = Literal["sinusoidal", "learned", "none"]
 Pooling = Literal["additive", "cls"]
 Pair = Literal["joint", "siamese"]
+PairActivation = Literal["leaky-relu", "relu"]
 
 #: Schemes of models by name. `none` is plain attention without positions in the input, the control of studies.
 SCHEMES: dict[str, type[Scheme]] = {"none": Plain, **schemes.SCHEMES}
@@ -42,6 +43,9 @@ class HeadwiseConfig(PretrainedConfig):
         max_tokens: Maximum length of a text; it limits learned positions only.
         pair: How two texts are encoded: `joint` ([CLS] a [SEP] b [SEP] as one text) or `siamese` (separately, then
             compared).
+        pair_activation: Activation of the layer that compares a siamese pair: `leaky-relu`, with a slope of 0.1 below
+            0, or `relu`, with which training can end with all units at 0 for all pairs. Models that were saved without
+            this value have `relu`.
         segment_length: Recurrence of Transformer-XL: a text is encoded in segments of this number of tokens, which
             attend to themselves and, without gradients, to the previous segment (default: the whole text at once).
         hierarchy: For long texts, (words per sentence, sentences per document): words are pooled to sentences, and
@@ -85,6 +89,7 @@ class HeadwiseConfig(PretrainedConfig):
         pooling: Pooling = "additive",
         max_tokens: int = 512,
         pair: Pair | None = None,
+        pair_activation: PairActivation = "leaky-relu",
         segment_length: int | None = None,
         hierarchy: tuple[int, int] | None = None,
         pad_token_id: int = 0,
@@ -106,11 +111,19 @@ class HeadwiseConfig(PretrainedConfig):
         self.pooling = check_choice("pooling", pooling, get_args(Pooling))
         self.max_tokens = check_count("max_tokens", max_tokens)
         self.pair = None if pair is None else check_choice("pair", pair, get_args(Pair))
+        self.pair_activation = check_choice("pair_activation", pair_activation, get_args(PairActivation))
         self.segment_length = None if segment_length is None else check_count("segment_length", segment_length)
         self.hierarchy = None if hierarchy is None else _check_hierarchy("hierarchy", hierarchy)
         self.pad_token_id = pad_token_id
         self._check_combinations()
         super().__init__(**kwargs)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Build a configuration from a saved one. Those without `pair_activation` are of models with ReLU."""
+        if "pair" in config_dict:  # saved by headwise
+            config_dict = {"pair_activation": "relu", **config_dict}
+        return super().from_dict(config_dict, **kwargs)
 
     @property
     def dim(self) -> int:
