@@ -43,6 +43,14 @@ def test_text_is_escaped_everywhere() -> None:
     assert image["alt"] == HTML_TEXT
 
 
+def test_columns_of_text_are_aligned_to_the_left() -> None:
+    page = Page("Report")
+    page.table(["split", "model", "accuracy"], [["dev", "this model", "0.79 ± 0.04"], ["dev", "TF-IDF", "0.70"]])
+    cells = [attributes.get("class") for tag, attributes in ParsedPage(page.html()).tags if tag in ("th", "td")]
+    assert cells == ["text", "text", None] * 3
+    assert ".text { text-align: left }" in page.html()
+
+
 def test_the_file_is_self_contained(tmp_path: Path) -> None:
     page = Page("Report")
     page.figure(draw_differences({"a": [1.0, -1.0]}, x="points"), "Differences.")

@@ -22,6 +22,16 @@ def load_asset(name: str) -> str:
     return (files("headwise.inspection") / "assets" / name).read_text(encoding="utf-8")
 
 
+def is_text_column(cells: Sequence[str]) -> bool:
+    """Return whether most cells that are not empty start with a letter.
+
+    >>> is_text_column(["this model", "", "TF-IDF"]), is_text_column(["0.79", "not measured", "−0.1"])
+    (True, False)
+    """
+    filled = [cell for cell in cells if cell]
+    return 2 * sum(cell[0].isalpha() for cell in filled) > len(filled)
+
+
 class Page:
     """A report that is built from top to bottom. All text is escaped.
 
@@ -50,9 +60,15 @@ class Page:
         self.parts.append(f"<pre><code>{escape(lines)}</code></pre>")
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Add a table. Cells are wrapped if it is wider than the page."""
-        head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
-        body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>\n" for row in rows)
+        """Add a table. Cells are wrapped if it is wider than the page. Columns of text are aligned to the left."""
+        is_text = [is_text_column([row[i] for row in rows]) for i in range(len(header))]
+
+        def build_row(tag: str, cells: Sequence[str]) -> str:
+            kinds = [' class="text"' if left else "" for left in is_text]
+            return "".join(f"<{tag}{kind}>{escape(cell)}</{tag}>" for kind, cell in zip(kinds, cells, strict=True))
+
+        head = build_row("th", header)
+        body = "".join(f"<tr>{build_row('td', row)}</tr>\n" for row in rows)
         self.parts.append(
             f'<div class="wide"><table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>'
         )

@@ -11,6 +11,7 @@ from headwise.errors import UserError
 from headwise.inspection.capture import capture_attention
 from headwise.integrations import UnsupportedAttentionError
 from headwise.integrations.fusion import xlnet
+from headwise.integrations.fusion.attention import fused_attention
 from headwise.integrations.fusion.xlnet import StreamMask
 from tests.integrations.fusion.cases import CASES, build_model
 from tests.integrations.fusion.test_families import TOLERANCE
@@ -110,11 +111,11 @@ def test_masks_are_converted_once_and_dropped_without_padding(
     padding[0, :3] = 1 - int(has_padding)
     expected = model(ids, attention_mask=padding).last_hidden_state
     hw.fuse_attention(model, verbose=False)
-    attend, masks = xlnet.fused_attention, []
+    masks = []
 
     def record(layer: Any, q: Any, k: Any, v: Any, mask: Any, **options: Any) -> Any:
         masks.append(mask)
-        return attend(layer, q, k, v, mask, **options)
+        return fused_attention(layer, q, k, v, mask, **options)
 
     monkeypatch.setattr(xlnet, "fused_attention", record)
     for _ in range(2):
