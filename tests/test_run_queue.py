@@ -122,25 +122,22 @@ def test_a_stopped_queue_stops_its_command(number: signal.Signals, tmp_path: Pat
     assert (tmp_path / "out" / "rows.txt").read_text() == "0\n"
 
 
-def test_warm_up_runs_its_commands_at_the_same_time_and_discards_their_results(tmp_path: Path) -> None:
-    queue = write_queue(tmp_path, "60 benchmark.py 3 end")
-    warm_up = tmp_path / "warm_up.txt"
-    warm_up.write_text("# comment\nfails.py\nbenchmark.py 1 end\nSUFFIX=0 benchmark.py 1 end\n")
-    arguments = [*command(queue, 100), "--warm-up", "100", "--warm-up-queue", str(warm_up)]
-    result = subprocess.run(arguments, capture_output=True, text=True, check=False)
-    assert result.returncode == 0
-    first, second = result.stdout.splitlines()
-    assert first == "warm-up: 3 of 3 commands ended, 1 of them failed (warm-up.log)"
-    assert "finished" in second
+def run_with_warm_up(directory: Path, seconds: float, *lines: str) -> list[str]:
+    """Run a warm-up with these commands for this number of seconds, then a queue of one benchmark."""
+    queue, warm_up = write_queue(directory, "60 benchmark.py 3 end"), directory / "warm_up.txt"
+    warm_up.write_text("# comment\n" + "\n".join(lines) + "\n")
+    arguments = [*command(queue, 100), "--warm-up", str(seconds), "--warm-up-queue", str(warm_up)]
+    return subprocess.run(arguments, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_warm_up_runs_its_commands_and_discards_their_results(tmp_path: Path) -> None:
+    lines = run_with_warm_up(tmp_path, 100, "fails.py", "benchmark.py 1 end", "SUFFIX=0 benchmark.py 1 end")
+    assert lines[0] == "warm-up: 3 of 3 commands ended, 1 of them failed (warm-up.log)"
+    assert "finished" in lines[1]
     assert (tmp_path / "out" / "rows.txt").read_text().split() == ["0", "1", "2"], "those of the queue alone"
     assert "rows are written" in (tmp_path / "out" / "warm-up.log").read_text()
 
 
 def test_warm_up_ends_at_its_limit(tmp_path: Path) -> None:
-    queue = write_queue(tmp_path, "60 benchmark.py 3 end")
-    warm_up = tmp_path / "warm_up.txt"
-    warm_up.write_text("benchmark.py 1 wait\n")
-    arguments = [*command(queue, 100), "--warm-up", "1", "--warm-up-queue", str(warm_up)]
-    result = subprocess.run(arguments, capture_output=True, text=True, check=False)
-    assert result.stdout.splitlines()[0] == "warm-up: 0 of 1 commands ended, 0 of them failed (warm-up.log)"
-    assert result.returncode == 0
+    lines = run_with_warm_up(tmp_path, 1, "benchmark.py 1 wait")
+    assert lines[0] == "warm-up: 0 of 1 commands ended, 0 of them failed (warm-up.log)"
