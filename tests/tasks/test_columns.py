@@ -43,6 +43,15 @@ def test_columns_are_chosen_by_name_or_if_only_one_is_possible(
         assert choose_columns(head(*names)) == expected
 
 
+def test_pairs_that_are_recognized_by_their_names_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="headwise")
+    choose_columns(head("question", "passage", "label"))
+    assert caplog.messages == ["a.csv: question and passage are read as a text pair"]
+    caplog.clear()
+    choose_columns(head("question", "passage", "label"), text="question", pair="passage")
+    assert not caplog.messages
+
+
 def test_a_file_of_texts_alone_has_no_labels() -> None:
     with pytest.raises(UserError, match=r"a\.csv: no column for the labels; its only column is text; add a column"):
         choose_columns(head("text"))

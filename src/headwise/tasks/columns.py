@@ -98,6 +98,8 @@ def choose_columns(
     is_detected, guessed = text is None and pair is None, []
     if text is None and pair is None:
         text, pair = find_known_pair(list_unused())
+        if pair is not None:
+            guessed.append(f"{text} and {pair} are read as a text pair")
     if text is None:
         text = find_known_column(batch, list_unused(), TEXT_NAMES, "text")
     if label is None and labelled:
