@@ -123,6 +123,13 @@ def test_a_constant_model_has_learned_nothing_on_files_of_any_distribution(tmp_p
         assert verdict.startswith("not judged" if num_bad in (0, 60) else "learned nothing"), verdict
 
 
+def test_many_numbers_as_labels_are_probably_ratings() -> None:
+    baselines = {"most frequent label": {"accuracy": 0.05}}
+    for labels, is_advised in (([f"{x / 10}" for x in range(40)], True), (["1", "2", "3", "4", "5"], False)):
+        text = judge({"accuracy": 0.05}, baselines, primary_metric="accuracy", labels=labels)
+        assert ("try --label-type regression, --tune" in text) == is_advised
+
+
 def test_few_rows_do_not_show_that_a_model_is_better(tmp_path: Path, headwise: Headwise) -> None:
     rows = [("a good film", "good"), ("a bad film", "bad")] * 10
     data = write(tmp_path / "data.csv", ("text", "label"), rows)

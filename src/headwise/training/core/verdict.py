@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headwise.tasks.summary import are_ratings
+
 #: Metrics of which a lower value is better.
 LOWER_IS_BETTER = {"rmse", "mae", "loss"}
 
@@ -72,6 +74,7 @@ def judge(
     tried = {MORE_EPOCHS} if stopped_early else set()
     tried |= {TUNE} if tuned else set()
     hints = [x for x in (HINTS_FROM_SCRATCH if from_scratch else HINTS) if x not in tried]
+    hints = ["--label-type regression", *hints] if are_ratings(labels) else hints
     hint = describe_hints(hints)
     sign = -1 if primary_metric in LOWER_IS_BETTER else 1
     perfect = 1 if sign > 0 else 0
