@@ -78,7 +78,7 @@ def test_baselines_and_verdict_are_printed_and_stored(run: RunResult) -> None:
         accuracy = run.metrics["baselines"]["test"][name]["accuracy"]
         assert f"  baseline {name}: accuracy {accuracy:.4f}" in text
         assert f"| test | {name} | {accuracy:.4f} |" in card
-        assert f"<td>{name}</td>" in report
+        assert f">{name}</td>" in report
     assert run.metrics["verdict"] in text
     assert run.metrics["verdict"] in card
     assert run.metrics["verdict"].split(" (")[0].replace("'", "&#x27;") in report
