@@ -221,6 +221,11 @@ INVALID_COLUMNS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] 
         "line 3: .*expected a number, got 'x'",
     ),
     "missing": ({"text": ["a"], "label": [1]}, {"label": "stars"}, "no column 'stars'; the columns are text, label"),
+    "decimals": (
+        {**sample_columns(60), "label": [f"{number % 30 / 4:g}".replace(".", ",") for number in range(60)]},
+        {},
+        "the labels are 30 different numbers, such as 0,25; use --label-type regression",
+    ),
     "ids": ({**sample_columns(50), "label": range(50)}, {}, "50 classes in 50 rows; .*--label-type regression"),
 }
 

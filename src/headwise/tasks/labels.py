@@ -25,6 +25,9 @@ MAX_RATING = float(np.finfo(np.float32).max)
 MAX_CLASSES = 20  # or half the rows; with more classes, the column is probably not a label
 
 DECIMAL_COMMA = re.compile(r"\s*[-+]?\d{1,40},\d{1,40}\s*")
+#: A number, also with a decimal comma.
+NUMBER = re.compile(r"[-+]?\d+([.,]\d+)?")
+FRACTION = re.compile(r"[-+]?\d+[.,]\d*[1-9]\d*")
 THOUSANDS = re.compile(r"\s*[-+]?[1-9]\d{0,2},\d{3}\s*")
 
 # Parsers raise a ValueError if a value is invalid; `arrow_cache` adds its location.
@@ -122,7 +125,7 @@ def collect_classes(rows: Rows) -> tuple[str, ...]:
     """Return the class names of rows, in the order of their indices.
 
     Raises:
-        UserError: There are fewer than two classes, or almost as many as rows.
+        UserError: There are fewer than two classes, almost as many as rows, or many numbers with decimals.
     """
     column = rows.column("label")
     is_list = pa.types.is_list(column.type)
@@ -134,6 +137,12 @@ def collect_classes(rows: Rows) -> tuple[str, ...]:
         raise UserError(
             f"{rows.origin}: {len(classes)} classes in {len(column)} rows; "
             "name the label column (--label), or use --label-type regression"
+        )
+    fraction = next(filter(FRACTION.fullmatch, classes), None)
+    if not is_list and len(classes) > MAX_CLASSES and fraction and all(map(NUMBER.fullmatch, classes)):
+        raise UserError(
+            f"{rows.origin}: the labels are {len(classes)} different numbers, such as {fraction}; "
+            "use --label-type regression, or classes that are not numbers, such as v1.2"
         )
     return tuple(sort_classes(classes))
 

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from datasets import Dataset
 
 from headwise.tasks.formats import BATCH_ROWS
+from headwise.tasks.labels import NUMBER
 from headwise.tasks.metrics.labels import column_array, label_values
 from headwise.tasks.task import Examples
 
@@ -24,10 +25,6 @@ MISSING_VALUES = ("nan", "NaN", "NAN", "null", "NULL", "None", "n/a", "N/A", "#N
 
 MIN_SIMILARITY = 0.8  # of two labels, one of which may be a misspelling
 MAX_RARE_FRACTION = 0.2  # a misspelling is at most this frequent, compared with the other label
-
-
-#: A number, also with a decimal comma.
-NUMBER = re.compile(r"[-+]?\d+([.,]\d+)?")
 
 #: More different numbers are probably ratings and not classes.
 MAX_NUMERIC_CLASSES = 20
