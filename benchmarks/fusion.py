@@ -265,6 +265,7 @@ def parse_arguments() -> argparse.Namespace:
     lengths = "of the lengths of a family, tokens or seconds, only these (default: all)"
     parser.add_argument("--lengths", type=int, nargs="+", default=[], help=lengths)
     parser.add_argument("--label", default="", help="what is special about this run; it is part of the results' keys")
+    parser.add_argument("--always", action="store_true", help="fuse short inputs, too; combine it with --label")
     parser.add_argument("--repeats", type=int, default=5, help="timed rounds")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no job after this time")
     parser.add_argument("--tiny", action="store_true", help="a dry run with tiny models on a CPU")
@@ -326,6 +327,7 @@ def measure_job(
         direction=direction,
         repeats=arguments.repeats,
         implementations=implementations,
+        always=arguments.always,
     )
     return [{"family": name, "unit": MODELS[name].unit, "own": own, **asdict(x)} for x in measurements]
 

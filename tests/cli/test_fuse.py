@@ -121,7 +121,7 @@ def test_other_models_are_refused_with_the_known_families(tmp_path: Path, capsys
 def test_error_without_a_message(
     deberta: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(_: object) -> None:
+    def fail(_: object, *, always: bool) -> None:
         raise RuntimeError
 
     monkeypatch.setattr("headwise.integrations.fusion.fuse_attention", fail)

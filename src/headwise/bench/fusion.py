@@ -61,6 +61,7 @@ class Workload:
         direction: forward, or forward and backward.
         batch_size: inputs of a batch.
         length: length of an input.
+        always: whether the fused model fuses short inputs, too.
     """
 
     build_model: Callable[[], Any]
@@ -69,10 +70,11 @@ class Workload:
     direction: str
     batch_size: int
     length: int
+    always: bool = False
 
     def build(self, model: Any = None) -> Callable[[], object]:
         """Return the call, for this model or for a new one."""
-        model = prepare_model(self.build_model() if model is None else model, self.implementation)
+        model = prepare_model(self.build_model() if model is None else model, self.implementation, always=self.always)
         batch = dict(self.build_batch(model, self.batch_size, self.length))
         is_training = self.direction == "forward+backward"
         model.train(is_training)
@@ -93,12 +95,12 @@ def build_workload(workload: Workload) -> Callable[[], object]:
     return workload.build()
 
 
-def prepare_model(model: Any, implementation: str) -> Any:
+def prepare_model(model: Any, implementation: str, *, always: bool = False) -> Any:
     """Return a copy of a model with one of the implementations. The parameters are shared."""
     memo = {id(parameter): parameter for parameter in model.parameters()}
     copied = copy.deepcopy(model, memo)
     if implementation == FUSED:
-        fuse_attention(copied, check=False, verbose=False)
+        fuse_attention(copied, check=False, verbose=False, always=always)
     elif implementation == COMPILED:
         copied.compile()
     return copied
@@ -118,6 +120,7 @@ def measure_shape(
     direction: str,
     repeats: int,
     implementations: tuple[str, ...] = IMPLEMENTATIONS,
+    always: bool = False,
 ) -> Iterator[FusionMeasurement]:
     """Yield the measurements of all implementations for one shape, timed in turns.
 
@@ -129,6 +132,7 @@ def measure_shape(
         direction: forward, or forward and backward.
         repeats: number of rounds; each round runs all implementations.
         implementations: what to measure.
+        always: whether the fused model fuses short inputs, too.
     """
     model = build_model()
     device = next(model.parameters()).device
@@ -136,7 +140,7 @@ def measure_shape(
     peaks: dict[str, float | None] = {}
     notes: dict[str, str] = {}
     for name in implementations:
-        workload = Workload(build_model, build_batch, name, direction, batch_size, length)
+        workload = Workload(build_model, build_batch, name, direction, batch_size, length, always)
         try:
             call = workload.build(model)
             call()

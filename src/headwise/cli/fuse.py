@@ -45,6 +45,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="device (default: auto)")
     parser.add_argument("--repeats", type=int, default=5, metavar="N", help="number of timed rounds (default: 5)")
     parser.add_argument("--forward-only", action="store_true", help="do not measure the backward pass")
+    parser.add_argument(
+        "--always",
+        action="store_true",
+        help="fuse short inputs, too, for which the model's own attention may be faster but takes more memory",
+    )
     parser.add_argument("--no-compile", action="store_true", help="do not measure torch.compile, which takes minutes")
     add_trust_option(parser)
 
@@ -66,7 +71,7 @@ def run(arguments: Namespace) -> int:
     is_audio = reads_audio(model)
     lengths = choose_lengths(arguments, model, is_audio=is_audio) if arguments.bench else []
     try:
-        fuse_attention(model)
+        fuse_attention(model, always=arguments.always)
     except (UnsupportedAttentionError, ValueError, RuntimeError) as error:
         raise UserError(f"{arguments.model}: {first_line(error)}") from None
     if arguments.bench:
@@ -150,6 +155,7 @@ def print_table(arguments: Namespace, device: str, lengths: list[int], *, is_aud
                     direction=direction,
                     repeats=arguments.repeats,
                     implementations=tuple(name for name in IMPLEMENTATIONS if name not in skipped),
+                    always=arguments.always,
                 ):
                     numbers = [x.ms, x.speedup, x.peak_mib]
                     ms, speedup, peak = ("" if value is None else format_digits(value) for value in numbers)

@@ -4,7 +4,7 @@ Axes: B batch, H heads, N queries, M keys, D head width.
 """
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,42 @@ from headwise.integrations.hf_attention import (
 )
 from headwise.integrations.masks import trim_keys
 from headwise.integrations.model_utils import UnsupportedAttentionError
+
+#: The devices on which a model's own attention is faster for short inputs.
+DEVICES_WITH_LIMITS = ("cuda",)
+
+#: The attribute of fused layers that compute short inputs, too.
+ALWAYS_FUSED = "_headwise_always_fused"
+
+
+class MaxPairs(NamedTuple):
+    """Up to how many pairs of positions a batch is short: the model's own attention is faster on a GPU.
+
+    A batch of B inputs of N positions has B · N² pairs.
+    """
+
+    inference: int = 0
+    training: int = 0
+
+
+def is_short(layer: nn.Module, hidden_states: Tensor, max_pairs: MaxPairs, *, output_attentions: Any = False) -> bool:
+    """Return whether a fused layer leaves a batch to the model's own attention.
+
+    It computes all batches whose attention is read, by guides, inspection or the caller, and those of compiled models.
+
+    Args:
+        layer: the fused layer. The mode of training, not of gradients, decides, so that checkpointing repeats a pass.
+        hidden_states: (B, N, …).
+        max_pairs: what is short in the layer's family.
+        output_attentions: whether the caller requests weights.
+    """
+    limit = max_pairs.training if layer.training else max_pairs.inference
+    if not limit or torch.compiler.is_compiling() or hidden_states.device.type not in DEVICES_WITH_LIMITS:
+        return False
+    if output_attentions or layer.__dict__.get(ALWAYS_FUSED) or are_weights_collected():
+        return False
+    batch_size, length = hidden_states.shape[:2]
+    return batch_size * length**2 <= limit and all(x is None for x in get_attachments(layer))
 
 
 class PositionTerms(Scheme):

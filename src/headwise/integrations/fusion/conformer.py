@@ -13,7 +13,14 @@ from torch import Tensor
 
 from headwise.attention.position_constants import position_constant
 from headwise.attention.types import compute_dtype
-from headwise.integrations.fusion.attention import PositionTerms, dropout_probability, fused_attention, split_heads
+from headwise.integrations.fusion.attention import (
+    MaxPairs,
+    PositionTerms,
+    dropout_probability,
+    fused_attention,
+    is_short,
+    split_heads,
+)
 
 
 def transformer_xl_terms(table: Tensor, u: Tensor, v: Tensor) -> PositionTerms:
@@ -43,6 +50,8 @@ def clipped_rows(left: int, right: int, device: torch.device) -> Tensor:
 class ConformerFusion:
     """The forward pass of the attention layers of Wav2Vec2-BERT, Wav2Vec2-Conformer and SeamlessM4T."""
 
+    max_pairs = MaxPairs()
+
     def forward(
         self: Any,
         hidden_states: Tensor,
@@ -50,6 +59,10 @@ class ConformerFusion:
         relative_position_embeddings: Tensor | None = None,
         **options: Any,
     ) -> tuple[Tensor, Tensor | None]:
+        if is_short(self, hidden_states, self.max_pairs, output_attentions=options.get("output_attentions")):
+            return super().forward(  # type: ignore[misc,no-any-return]
+                hidden_states, attention_mask, relative_position_embeddings, **options
+            )
         states = hidden_states
         if self.position_embeddings_type == "rotary":
             states = self._apply_rotary_embedding(hidden_states, relative_position_embeddings)

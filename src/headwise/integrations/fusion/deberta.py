@@ -2,8 +2,13 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
-from transformers.models.deberta.modeling_deberta import DebertaEncoder, DisentangledSelfAttention
+from transformers.models.deberta.modeling_deberta import (
+    DebertaEncoder,
+    DisentangledSelfAttention,
+    build_relative_position,
+)
 
 from headwise.attention.position_constants import position_constant
 from headwise.attention.schemes.disentangled import disentangled_rows_of_range
@@ -12,14 +17,23 @@ from headwise.integrations.fusion.attention import (
     dropout_probability,
     float32_square_root,
     fused_attention,
+    is_short,
     split_heads,
 )
-from headwise.integrations.fusion.deberta_v2 import EncoderWithoutMaps, average_in_padding, disentangled_terms
+from headwise.integrations.fusion.deberta_v2 import (
+    MAX_PAIRS,
+    EncoderWithoutMaps,
+    average_in_padding,
+    disentangled_terms,
+    mask_of_pairs,
+)
 from headwise.integrations.fusion.family import Family
 
 
 class FusedDebertaSelfAttention(DisentangledSelfAttention):
     """Self-attention of DeBERTa."""
+
+    max_pairs = MAX_PAIRS
 
     def forward(
         self,
@@ -33,6 +47,11 @@ class FusedDebertaSelfAttention(DisentangledSelfAttention):
         if relative_pos is not None or query_states is not None:
             return super().forward(
                 hidden_states, attention_mask, output_attentions, query_states, relative_pos, rel_embeddings
+            )
+        if is_short(self, hidden_states, self.max_pairs, output_attentions=output_attentions):
+            positions = position_constant(position_map, hidden_states.shape[1], device=hidden_states.device)
+            return super().forward(
+                hidden_states, mask_of_pairs(attention_mask), relative_pos=positions, rel_embeddings=rel_embeddings
             )
         by_head = split_heads(self.in_proj(hidden_states), 3 * self.attention_head_size)
         q, k, v = by_head.chunk(3, dim=-1)
@@ -63,6 +82,13 @@ class FusedDebertaSelfAttention(DisentangledSelfAttention):
         )
         projections = {"key_table": ("c2p", "pos_proj"), "query_table": ("p2c", "pos_q_proj")}
         return disentangled_terms(self, rows, embeddings, projections, table_start=1 - n)
+
+
+def position_map(n: int, *, device: torch.device) -> Tensor:
+    """Return the relative positions of n tokens as in the model, (1, N, N)."""
+    tokens = torch.empty(n, 1, device=device)
+    positions: Tensor = build_relative_position(tokens, tokens)
+    return positions
 
 
 class FusedDebertaEncoder(EncoderWithoutMaps, DebertaEncoder):

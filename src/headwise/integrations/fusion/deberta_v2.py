@@ -9,23 +9,34 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding
-from transformers.models.deberta_v2.modeling_deberta_v2 import DebertaV2Encoder, DisentangledSelfAttention
+from transformers.models.deberta_v2.modeling_deberta_v2 import (
+    DebertaV2Encoder,
+    DisentangledSelfAttention,
+    build_relative_position,
+)
 
 from headwise.attention.position_constants import position_constant
 from headwise.attention.schemes.disentangled import disentangled_rows_of_range
 from headwise.integrations.fusion.attention import (
+    MaxPairs,
     PositionTerms,
     dropout_probability,
     float32_square_root,
     fused_attention,
+    is_short,
     split_heads,
 )
 from headwise.integrations.fusion.family import Family
 from headwise.integrations.fusion.offloading import load_offloaded
 
+#: Of DeBERTa, too.
+MAX_PAIRS = MaxPairs(training=2**21)
+
 
 class FusedDisentangledSelfAttention(DisentangledSelfAttention):
     """Self-attention of DeBERTa-v2."""
+
+    max_pairs = MAX_PAIRS
 
     def forward(
         self,
@@ -39,6 +50,12 @@ class FusedDisentangledSelfAttention(DisentangledSelfAttention):
         if relative_pos is not None:  # positions that are not those of a text
             return super().forward(  # type: ignore[no-any-return]
                 hidden_states, attention_mask, output_attentions, query_states, relative_pos, rel_embeddings
+            )
+        if query_states is None and is_short(self, hidden_states, self.max_pairs, output_attentions=output_attentions):
+            relative_pos = self.own_positions(hidden_states) if self.relative_attention else None
+            mask = mask_of_pairs(attention_mask)
+            return super().forward(  # type: ignore[no-any-return]
+                hidden_states, mask, relative_pos=relative_pos, rel_embeddings=rel_embeddings
             )
         head_dim = self.attention_head_size
         q = split_heads(self.query_proj(hidden_states if query_states is None else query_states), head_dim)
@@ -58,6 +75,11 @@ class FusedDisentangledSelfAttention(DisentangledSelfAttention):
             output_attentions=output_attentions,
         )
         return average_in_padding(output, weights, v, mask)
+
+    def own_positions(self, hidden_states: Tensor) -> Tensor:
+        """Return the map of relative positions that the model's own encoder builds, (1, N, N)."""
+        arguments = hidden_states.shape[1], self.position_buckets, self.max_relative_positions
+        return position_constant(position_map, *arguments, device=hidden_states.device)
 
     def position_terms(self, embeddings: Any, n: int, m: int) -> PositionTerms:
         """Return the tables of the content-to-position and position-to-content terms."""
@@ -92,6 +114,19 @@ def disentangled_terms(
     }
     by_head = {name: table.transpose(0, 1) for name, table in tables.items()}
     return PositionTerms(**by_head, table_start=table_start, is_full_table=True)
+
+
+def position_map(n: int, num_buckets: int, max_position: int, *, device: torch.device) -> Tensor:
+    """Return the relative positions of n tokens as in the model, (1, N, N)."""
+    tokens = torch.empty(n, 1, device=device)
+    positions: Tensor = build_relative_position(tokens, tokens, bucket_size=num_buckets, max_position=max_position)
+    return positions
+
+
+def mask_of_pairs(mask: Tensor) -> Tensor:
+    """Return the mask of pairs of real tokens that the model's own encoder builds, (B, 1, N, N)."""
+    mask = mask.bool()
+    return mask & mask.transpose(-1, -2) if mask.shape[-2] == 1 else mask
 
 
 def average_in_padding(output: Tensor, weights: Tensor | None, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from headwise._compat import get_attn_implementation, set_attn_implementation
 from headwise._scheme_loading import ATTN_IMPLEMENTATION
 from headwise.attention.checks import disable_autocast
+from headwise.integrations.fusion.attention import ALWAYS_FUSED
 from headwise.integrations.fusion.family import FAMILY_MODULES, Family, families
 from headwise.integrations.fusion.offloading import load_offloaded, modules_with_name
 from headwise.integrations.fusion.report import fusion_report
@@ -35,7 +36,12 @@ _PREVIOUS = "_headwise_unfused_implementation"
 
 
 def fuse_attention(
-    model: nn.Module, *, example: Mapping[str, Any] | None = None, check: bool = True, verbose: bool = True
+    model: nn.Module,
+    *,
+    example: Mapping[str, Any] | None = None,
+    check: bool = True,
+    verbose: bool = True,
+    always: bool = False,
 ) -> nn.Module:
     """Replace the attention of a Hugging Face model with relative positions by headwise's fused attention.
 
@@ -50,6 +56,8 @@ def fuse_attention(
         example: a batch on which the outputs are compared with the original's; by default, random tokens or audio.
         check: whether to compare the outputs.
         verbose: print which layers were fused and what to expect, the text of `fusion_report`.
+        always: whether to compute short inputs, too. In some families, the model's own attention is faster for them on
+            a GPU, but takes more memory in training. By default, the fused layers use it there.
 
     Returns:
         The model.
@@ -86,6 +94,8 @@ def fuse_attention(
         )
     if new:
         _fuse(inner, new, example, check=check)
+    for module in _fused_layers(inner):
+        module.__dict__[ALWAYS_FUSED] = always
     if verbose:
         print(fusion_report(inner))
     return model
@@ -106,6 +116,7 @@ def unfuse_attention(model: nn.Module) -> nn.Module:
     for family in families().values():
         originals = {fused: original for original, fused in family.replacements.items()}
         for module in _modules(inner, originals):
+            module.__dict__.pop(ALWAYS_FUSED, None)
             _set_class(module, originals[type(module)])
     for module in pretrained_modules(inner):
         if _PREVIOUS not in module.__dict__:
@@ -178,6 +189,7 @@ def _fuse(model: PreTrainedModel, new: list[Family], example: Mapping[str, Any] 
             _use_headwise_masks(model, family)
         for module in _modules(model, family.replacements):
             _set_class(module, family.replacements[type(module)])
+            module.__dict__[ALWAYS_FUSED] = True  # the check compares the fused attention
     try:
         for (part, batch), expected in zip(examples, before, strict=True):
             _check_part(model, part, batch, expected)
@@ -251,6 +263,11 @@ def _run_exactly(model: Any, batch: Mapping[str, Any] | None) -> ExampleOutput:
 def _modules(model: nn.Module, classes: Mapping[type[nn.Module], Any]) -> list[nn.Module]:
     """Return the modules of some classes. Subclasses, which may compute something else, are not among them."""
     return [module for module in model.modules() if type(module) in classes]
+
+
+def _fused_layers(model: nn.Module) -> list[nn.Module]:
+    """Return the fused attention layers of a model."""
+    return _modules(model, {fused: None for family in families().values() for fused in family.layers.values()})
 
 
 def _use_headwise_masks(model: PreTrainedModel, family: Family) -> None:

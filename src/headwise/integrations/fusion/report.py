@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from headwise.integrations.fusion.attention import ALWAYS_FUSED, MaxPairs
 from headwise.integrations.fusion.family import Family, families
 from headwise.integrations.model_utils import pretrained_modules, unwrap_model
 
@@ -24,12 +25,14 @@ class FusedLayers:
         names: the names of the layers in the model, in order.
         heads: the number of heads of a layer; None if the configuration does not have it.
         num_maps: how many N × N maps per head the model's own layer keeps for the backward pass.
+        max_pairs: up to how many pairs of positions the model's own attention computes a batch, on a GPU.
     """
 
     family: str
     names: tuple[str, ...]
     heads: int | None
     num_maps: int
+    max_pairs: MaxPairs
 
     def saved_bytes(self, length: int, itemsize: int) -> int:
         """Return the estimated memory of the maps that training on one input of this length does not store."""
@@ -72,6 +75,13 @@ class FusionReport:
             )
         if self.device.type == "cuda":
             lines.append("attention runs in fused GPU kernels; measure your lengths with headwise fuse MODEL --bench")
+            limits = {name: max(getattr(x.max_pairs, name) for x in self.layers) for name in MaxPairs._fields}
+            if any(limits.values()):
+                shapes = " and ".join(f"{name} up to {limit:,}" for name, limit in limits.items() if limit)
+                lines.append(
+                    f"short batches, in {shapes} pairs (batch size × length²), are computed by the model's own layers, "
+                    "which are faster there; fuse_attention(model, always=True) fuses them, too, and saves memory"
+                )
         else:
             lines.append("on a CPU, only memory is gained; attention takes about as long as before")
         return "\n".join(lines)
@@ -107,7 +117,10 @@ def _fused_layers(model: PreTrainedModel, family: Family) -> FusedLayers:
         if any(type(layer) in fused for layer in module.modules()):
             config: Any = module.config
             heads = getattr(config, "num_attention_heads", None) or heads
-    return FusedLayers(family.name, names, heads if isinstance(heads, int) else None, family.num_maps)
+    layers = [module for module in model.modules() if type(module) in fused]
+    is_limited = any(not layer.__dict__.get(ALWAYS_FUSED) for layer in layers)
+    max_pairs = getattr(layers[0], "max_pairs", MaxPairs()) if is_limited else MaxPairs()
+    return FusedLayers(family.name, names, heads if isinstance(heads, int) else None, family.num_maps, max_pairs)
 
 
 def shorten_names(names: tuple[str, ...]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from transformers.models.wav2vec2_conformer.modeling_wav2vec2_conformer import Wav2Vec2ConformerSelfAttention
 
+from headwise.integrations.fusion.attention import MaxPairs
 from headwise.integrations.fusion.audio import waveform_example
 from headwise.integrations.fusion.conformer import ConformerFusion
 from headwise.integrations.fusion.family import Family
@@ -9,6 +10,8 @@ from headwise.integrations.fusion.family import Family
 
 class FusedWav2Vec2ConformerSelfAttention(ConformerFusion, Wav2Vec2ConformerSelfAttention):
     """Self-attention of Wav2Vec2-Conformer."""
+
+    max_pairs = MaxPairs(inference=2**20, training=2**20)
 
 
 FAMILY = Family(

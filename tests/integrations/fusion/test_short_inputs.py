@@ -1,0 +1,113 @@
+"""Short inputs of fused models: the model's own attention computes those for which it is faster, here also on a CPU."""
+
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+import headwise as hw
+from headwise.integrations.fusion import attention
+from headwise.integrations.fusion.attention import MaxPairs
+from tests.integrations.fusion.cases import CASES, build_model
+from tests.integrations.fusion.test_families import check_same, run
+
+#: Cases of the families with a limit.
+LIMITED = [
+    name for name, case in CASES.items() if case.family in ("DeBERTa", "DeBERTa-v2", "Parakeet", "Wav2Vec2-Conformer")
+]
+LENGTH = 11
+
+
+@pytest.fixture(autouse=True)
+def limits_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "DEVICES_WITH_LIMITS", ("cuda", "cpu"))
+
+
+@pytest.fixture
+def fused_calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The calls of headwise's attention by fused layers."""
+    module = sys.modules["headwise.integrations.hf_attention"]
+    calls, attend = [], module.attend
+
+    def count(*args: Any, **kwargs: Any) -> Any:
+        calls.append(args)
+        return attend(*args, **kwargs)
+
+    monkeypatch.setattr(module, "attend", count)
+    return calls
+
+
+@pytest.mark.parametrize("padding", [False, True], ids=["full", "padded"])
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("name", LIMITED)
+def test_short_inputs_give_the_same(name: str, training: bool, padding: bool, fused_calls: list[Any]) -> None:
+    case = CASES[name]
+    model = build_model(case).train(training)
+    expected = run(model, case, LENGTH, padding)
+    hw.fuse_attention(model, verbose=False)
+    assert fused_calls, "the check compares the fused attention"
+    fused_calls.clear()
+    check_same(run(model, case, LENGTH, padding), expected)
+    limits = hw.fusion_report(model).layers[0].max_pairs
+    assert bool(fused_calls) is not bool(limits.training if training else limits.inference)
+    fused_calls.clear()
+    hw.fuse_attention(model, verbose=False, always=True)
+    check_same(run(model, case, LENGTH, padding), expected)
+    assert fused_calls
+    assert hw.fusion_report(model).layers[0].max_pairs == MaxPairs()
+
+
+def test_the_limit_is_the_number_of_pairs(fused_calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    case = CASES["parakeet"]
+    model = hw.fuse_attention(build_model(case).eval(), verbose=False)
+    layer: Any = type(model.layers[0].self_attn)
+    monkeypatch.setattr(layer, "max_pairs", MaxPairs(inference=2 * LENGTH**2))
+    for length, is_fused in ((LENGTH, False), (LENGTH + 1, True)):
+        fused_calls.clear()
+        real, batch = case.batch(model.config, length, False)
+        assert real.shape == (2, length)
+        with torch.no_grad():
+            model(**batch)
+        assert bool(fused_calls) is is_fused
+
+
+@pytest.mark.parametrize("name", ["deberta-v3", "parakeet"])
+def test_guides_read_short_inputs(name: str) -> None:
+    case = CASES[name]
+    model = hw.fuse_attention(build_model(case).train(), verbose=False)
+    _, batch = case.batch(model.config, LENGTH, True)
+    with hw.guiding(model, [hw.guides.MapDiscrimination(0.1)]) as guided:
+        model(**batch)
+        assert guided.loss().isfinite()
+
+
+def test_weights_of_short_inputs() -> None:
+    model = build_model(CASES["deberta"]).train()
+    _, batch = CASES["deberta"].batch(model.config, LENGTH, False)
+    expected = model(**batch, output_attentions=True).attentions
+    hw.fuse_attention(model, verbose=False)
+    torch.testing.assert_close(model(**batch, output_attentions=True).attentions, expected)
+
+
+def test_checkpoints_repeat_the_same_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reentrant checkpoint runs the first pass without gradients; dropout is repeated only in the same attention."""
+    case = CASES["parakeet"]
+    model = hw.fuse_attention(build_model(case).train(), verbose=False)
+    monkeypatch.setattr(type(model.layers[0].self_attn), "max_pairs", MaxPairs(training=2**20))
+    for layer in model.layers:
+        layer.self_attn.attention_dropout = 0.3
+    expected = run(model, case, LENGTH, False)
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
+    check_same(run(model, case, LENGTH, False), expected)
+
+
+def test_the_report_states_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = hw.fuse_attention(build_model(CASES["deberta"]), verbose=False)
+    report = hw.fusion_report(model)
+    assert "pairs" not in str(report), "there is no limit on a CPU"
+    on_gpu = type(report)(report.model, report.layers, report.dtype, torch.device("cuda"))
+    assert "short batches, in training up to 2,097,152 pairs (batch size × length²), are computed by" in str(on_gpu)
+    hw.fuse_attention(model, verbose=False, always=True)
+    report = hw.fusion_report(model)
+    assert "pairs" not in str(type(report)(report.model, report.layers, report.dtype, torch.device("cuda")))
