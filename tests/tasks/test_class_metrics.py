@@ -82,20 +82,30 @@ def test_calibration_error_by_hand() -> None:
     assert [b["accuracy"] for b in calibration["bins"]] == [1.0, 0.5]
 
 
-def test_temperature_minimizes_the_cross_entropy() -> None:
+def test_temperature_of_many_rows_minimizes_the_cross_entropy() -> None:
     rng = np.random.default_rng(0)
     scores = rng.normal(size=(2000, 3)) * 2
     labels = np.array([rng.choice(3, p=row) for row in softmax(scores, axis=1)])
-    temperature = fit_temperature(3 * scores, labels) or 0.0
+    temperature = fit_temperature(3 * scores, labels)
     assert temperature == pytest.approx(3, rel=0.1), "the scores are three times too large"
     losses = {t: log_loss(labels, softmax(3 * scores / t, axis=1)) for t in (temperature, 0.9 * temperature, 3.5)}
     assert min(losses, key=lambda t: losses[t]) == temperature
 
 
-def test_no_temperature_is_fit_on_few_rows_or_without_mistakes() -> None:
-    scores = np.eye(2)[np.arange(200) % 2]
-    assert fit_temperature(scores, np.arange(200) % 2) is None, "all predictions are right"
-    assert fit_temperature(scores[:50], np.zeros(50, dtype=int)) is None, "too few rows"
+@pytest.mark.parametrize("spread", [0.1, 1.0, 30.0])
+def test_temperature_of_few_rows_improves_their_probabilities(spread: float) -> None:
+    """Also if all predictions are right or wrong, for which the best temperature would be 0 or infinite."""
+    scores = spread * np.eye(3)[np.arange(60) % 3]
+    for labels, improves in ((np.arange(60) % 3, np.less), (np.arange(1, 61) % 3, np.greater)):
+        temperature = fit_temperature(scores, labels)
+        assert improves(temperature, 1) or spread == 30, "confident scores that are right stay"
+        assert 0.05 < temperature < 20
+        loss, calibrated = (log_loss(labels, softmax(scores / t, axis=1), labels=[0, 1, 2]) for t in (1.0, temperature))
+        assert calibrated <= loss + 1e-9
+
+
+def test_temperature_without_rows() -> None:
+    assert fit_temperature(np.zeros((0, 3)), np.zeros(0, dtype=int)) == pytest.approx(1, abs=1e-4)
 
 
 def test_the_shared_threshold_has_the_best_micro_f1() -> None:

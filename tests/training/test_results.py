@@ -29,7 +29,7 @@ PNG = b"\x89PNG"
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
-    """A run on 1,200 rows, of which a tenth has the wrong label, so that dev is large enough for a temperature."""
+    """A run on 1,200 rows, of which a tenth has the wrong label."""
     generator = random.Random(0)
     lines = [(text, "positive" if generator.random() < 0.1 else label) for text, label in rows(1200)]
     data = write(tmp_path_factory.mktemp("data") / "reviews.csv", ("text", "label"), lines)

@@ -11,9 +11,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit, log_softmax, softmax
 
 NUM_BINS = 15
-#: A temperature is fit on at least this number of rows.
-MIN_ROWS = 100
-MIN_TEMPERATURE, MAX_TEMPERATURE = 0.2, 20.0
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
 
 
 def to_probabilities(label_type: str, scores: Any, temperature: float = 1.0) -> Any:
@@ -66,25 +64,22 @@ def compute_calibration(label_type: str, probabilities: Any, labels: Any) -> dic
     return {"ece": float(error), "bins": bins}
 
 
-def fit_temperature(scores: Any, labels: Any) -> float | None:
-    """Return the temperature that minimizes the cross-entropy of softmax(scores / temperature).
+def fit_temperature(scores: Any, labels: Any) -> float:
+    """Return the temperature that makes softmax(scores / temperature) most probable.
+
+    The logarithm of the temperature has a standard normal distribution before the labels are seen. Without it, few rows
+    would have extreme temperatures, and rows without a mistake none.
 
     Args:
         scores: (rows, classes).
         labels: (rows,).
-
-    Returns:
-        The temperature. None if there are fewer than `MIN_ROWS` rows, or if all predictions are right or all wrong, so
-        that there is no best temperature.
     """
     scores, labels = np.asarray(scores, dtype=np.float64), np.asarray(labels)
-    is_correct = scores.argmax(axis=-1) == labels
-    if len(labels) < MIN_ROWS or is_correct.all() or not is_correct.any():
-        return None
     rows = np.arange(len(labels))
 
-    def cross_entropy(log_temperature: float) -> float:
-        return -float(log_softmax(scores / np.exp(log_temperature), axis=-1)[rows, labels].mean())
+    def negative_log_probability(log_temperature: float) -> float:
+        log_probabilities = log_softmax(scores / np.exp(log_temperature), axis=-1)[rows, labels]
+        return float(log_temperature**2 / 2 - log_probabilities.sum())
 
     bounds = (np.log(MIN_TEMPERATURE), np.log(MAX_TEMPERATURE))
-    return float(np.exp(minimize_scalar(cross_entropy, bounds=bounds, method="bounded").x))
+    return float(np.exp(minimize_scalar(negative_log_probability, bounds=bounds, method="bounded").x))

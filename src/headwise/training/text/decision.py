@@ -48,7 +48,7 @@ class DecisionRule:
         if label_type == "multi-label":
             thresholds = tune_thresholds(to_probabilities(label_type, scores), true_labels)
         elif label_type == "classification":
-            temperature = fit_temperature(scores, true_labels) or 1.0
+            temperature = fit_temperature(scores, true_labels)
         if label_type in HAS_CONFIDENCE:
             confidence = to_probabilities(label_type, scores, temperature).max(axis=-1)
             quantiles = np.quantile(confidence, np.linspace(0, 1, NUM_QUANTILES))
