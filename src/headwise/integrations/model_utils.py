@@ -32,8 +32,8 @@ class UnsupportedAttentionError(ValueError):
     def __init__(self, module: nn.Module, reason: str | None = None) -> None:
         self.reason = reason
         reason = reason or (
-            f"{NO_INTERFACE}, so the model cannot be retrofitted, and can be guided only with guiding(…, "
-            "output_attentions=True)"
+            f"{NO_INTERFACE}, so the model cannot be retrofitted, and can be guided only if it returns the weights of "
+            "all pairs of tokens: with guiding(…, output_attentions=True)"
         )
         super().__init__(f"{type(module).__name__} {reason}")
 
