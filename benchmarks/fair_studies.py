@@ -8,7 +8,7 @@
 Each study is a `headwise compare`, `reproduce` or `sweep` in a directory of its own. After the given number of seconds,
 the running studies are interrupted. The same command continues them, and goes on with the next studies. Nothing is
 downloaded. `summary.md` and `summary.csv` contain the verdicts of all studies so far. With --at-once 2, a study starts
-and ends while another one trains.
+and ends while another one trains. The jobs of a study that has ended go to the next one, or to those that still run.
 
     fine-tuning   a pretrained encoder: unchanged, relative positions, distance-aware, MDG, PDG and both, on ten sets
     from-scratch  tables 3 and 4 of the distance-aware paper and more sets: all schemes
@@ -269,45 +269,61 @@ def fine_tuning_methods(model: str) -> list[str]:
     return [f"{model}+{suffix}" for suffix in suffixes]
 
 
+@dataclass
+class RunningStudy:
+    """A study that runs: its process, and the number of its jobs."""
+
+    study: Study
+    process: Process | None = None
+    jobs: int = 0
+
+
 def run_studies(args: argparse.Namespace) -> None:
     """Run the studies, `args.at_once` at the same time, until the time is over."""
     end = time.monotonic() + args.seconds - GRACE_SECONDS
     waiting = deque(select_studies(args))
-    running: list[tuple[Study, Process, int]] = []
+    running: list[RunningStudy] = []
     try:
         while waiting or running:
             while waiting and len(running) < args.at_once:
-                free = args.jobs - sum(jobs for _, _, jobs in running)
-                jobs = share_jobs(free, min(args.at_once - len(running), len(waiting)))
-                study = waiting.popleft()
-                running.append((study, start_study(args, study, jobs), jobs))
+                running.append(RunningStudy(waiting.popleft()))
+            divide_jobs(args, running)
+            for new in (x for x in running if x.process is None):
+                new.process = start_study(args, new.study)
             time.sleep(POLL_SECONDS)
-            for ended in [x for x in running if x[1].poll() is not None]:
+            for ended in [x for x in running if x.process is not None and x.process.poll() is not None]:
                 running.remove(ended)
-                report_end(args, *ended[:2])
+                report_end(args, ended)
             if time.monotonic() > end:
                 print("time is over", flush=True)
                 return
     finally:  # also if this process is stopped
-        for _, process, _ in running:
+        started = [(x, x.process) for x in running if x.process is not None]
+        for _, process in started:
             process.send_signal(signal.SIGINT)
         deadline = time.monotonic() + GRACE_SECONDS
-        for study, process, _ in running:
+        for stopped, process in started:
             try:
                 process.wait(timeout=max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            report_end(args, study, process)
+            report_end(args, stopped)
 
 
-def share_jobs(free: int, num_studies: int) -> int:
-    """Return how many of the free jobs the next study gets, if this number of studies starts now.
+def divide_jobs(args: argparse.Namespace, running: Sequence[RunningStudy]) -> None:
+    """Give the free jobs to the studies with the fewest. Each study has at least one, and never gets fewer."""
+    free = max(args.jobs - sum(x.jobs for x in running), sum(not x.jobs for x in running))
+    for _ in range(free):
+        min(running, key=lambda x: x.jobs).jobs += 1
+    for x in running if free else ():
+        jobs_file(args, x.study).write_text(str(x.jobs))
 
-    >>> share_jobs(15, 3), share_jobs(8, 3), share_jobs(15, 1), share_jobs(0, 1)
-    (5, 3, 15, 1)
-    """
-    return max(1, -(-free // num_studies))
+
+def jobs_file(args: argparse.Namespace, study: Study) -> Path:
+    """Return the file with the number of jobs of a study, which the study reads again and again."""
+    path: Path = args.out / f"{study.name}.jobs"
+    return path.absolute()
 
 
 def select_studies(args: argparse.Namespace) -> Iterator[Study]:
@@ -323,12 +339,14 @@ def select_studies(args: argparse.Namespace) -> Iterator[Study]:
             yield study
 
 
-def report_end(args: argparse.Namespace, study: Study, process: Process) -> None:
+def report_end(args: argparse.Namespace, ended: RunningStudy) -> None:
     """Print how a study ended, and mark it if it is finished."""
-    code = process.returncode
-    print(f"{study.name}: {'finished' if code == 0 else f'stopped with exit code {code}'}", flush=True)
+    assert ended.process is not None
+    name, code = ended.study.name, ended.process.returncode
+    print(f"{name}: {'finished' if code == 0 else f'stopped with exit code {code}'}", flush=True)
+    jobs_file(args, ended.study).unlink(missing_ok=True)
     if code == 0:
-        (args.out / study.name / FINISHED).touch()
+        (args.out / name / FINISHED).touch()
 
 
 def is_missing(argument: str, prepared: Path) -> bool:
@@ -353,17 +371,18 @@ def headwise() -> list[str]:
     return [sys.executable, "-m", "headwise"]
 
 
-def start_study(args: argparse.Namespace, study: Study, jobs: int) -> Process:
-    """Start or continue a study with this number of jobs."""
+def start_study(args: argparse.Namespace, study: Study) -> Process:
+    """Start or continue a study."""
     if study.group == "clicks":
         simulate_log(args, study.name.removeprefix("clicks-"))
     directory = args.out / study.name
     is_new = not (directory / "study.yaml").exists()
     print(f"{study.name}: {'started' if is_new else 'continued'}", flush=True)
     arguments = study.arguments if is_new else ("--resume",)
-    command = [*headwise(), study.command, *arguments, "--jobs", str(jobs), "--out", str(directory)]
+    command = [*headwise(), study.command, *arguments, "--out", str(directory)]
+    environment = os.environ | OFFLINE | {"HEADWISE_JOBS_FILE": str(jobs_file(args, study))}
     with (args.out / f"{study.name}.log").open("a") as log:
-        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | OFFLINE)
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
 
 
 #: Nothing is downloaded, and many processes share the cores.

@@ -8,12 +8,13 @@ import sys
 import tarfile
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+
+from headwise.studies.worker_pool import JOBS_VARIABLE
 
 ROOT = Path(__file__).parents[1]
 
@@ -178,30 +179,35 @@ def test_a_packed_state_is_resumed(parts: Path, tmp_path: Path) -> None:
     assert not (second / "packed/state.tar.xz").exists()
 
 
-def test_jobs_are_divided_among_the_studies_that_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Two studies run at the same time. A third one gets the jobs of the one that has ended."""
+def test_jobs_are_divided_among_the_studies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A study gets the jobs of one that has ended: the next one, or the last one that still runs."""
     module = runpy.run_path(str(ROOT / "benchmarks/fair_studies.py"))
-    run_studies, study_class = module["run_studies"], module["Study"]
-    names = ["first", "second", "third"]
-    jobs: dict[str, int] = {}
+    study_class, variables = module["Study"], module["run_studies"].__globals__
+    wait_for = f'while [ "$(cat ${JOBS_VARIABLE})" != {{}} ]; do sleep 0.02; done'
+    scripts = {
+        "first": wait_for.format(8),
+        "second": wait_for.format(8) + f"; touch {tmp_path}/divided; " + wait_for.format(16),
+        "third": wait_for.format(8) + f"; until [ -e {tmp_path}/divided ]; do sleep 0.02; done",
+    }
+    studies = (study_class("group", name, "-c", (script,)) for name, script in scripts.items())
+    for name in scripts:
+        (tmp_path / name).mkdir()
+    monkeypatch.setitem(variables, "headwise", lambda: ["bash"])
+    monkeypatch.setitem(variables, "select_studies", lambda _: studies)
+    module["run_studies"](Namespace(out=tmp_path, at_once=2, jobs=16, seconds=600.0))
+    assert all((tmp_path / name / "finished").exists() for name in scripts)
+    assert not list(tmp_path.glob("*.jobs"))
 
-    def start(_: Any, study: Any, num_jobs: int) -> subprocess.Popen[bytes]:
-        jobs[study.name] = num_jobs
-        (tmp_path / study.name).mkdir()
-        return subprocess.Popen(["true"])
 
-    variables = run_studies.__globals__
-    monkeypatch.setitem(variables, "start_study", start)
-    monkeypatch.setitem(variables, "select_studies", lambda _: (study_class("group", name, "", ()) for name in names))
-    args = Namespace(out=tmp_path, at_once=2, jobs=15, seconds=600.0)
-    run_studies(args)
-    assert jobs["first"] + jobs["second"] == 15
-    assert abs(jobs["first"] - jobs["second"]) == 1
-    assert jobs["third"] in (7, 8, 15)
-    assert all((tmp_path / name / "finished").exists() for name in names)
-    names[:] = ["single"]
-    run_studies(args)
-    assert jobs["single"] == 15, "not only a half"
+@pytest.mark.parametrize(
+    ("num_jobs", "num_studies", "divided"), [(15, 3, [5, 5, 5]), (8, 3, [3, 3, 2]), (15, 1, [15]), (1, 2, [1, 1])]
+)
+def test_each_study_has_a_job(num_jobs: int, num_studies: int, divided: list[int], tmp_path: Path) -> None:
+    module = runpy.run_path(str(ROOT / "benchmarks/fair_studies.py"))
+    running = [module["RunningStudy"](module["Study"]("group", str(i), "", ())) for i in range(num_studies)]
+    for _ in range(2):  # the second time, nothing is free
+        module["divide_jobs"](Namespace(out=tmp_path, jobs=num_jobs), running)
+        assert [x.jobs for x in running] == divided
 
 
 def test_studies_are_interrupted(parts: Path, tmp_path: Path) -> None:

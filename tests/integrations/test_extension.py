@@ -223,6 +223,24 @@ def test_all_tables_of_luke_are_extended(tmp_path: Path) -> None:
     assert torch.equal(outputs, expected)
 
 
+def test_visual_positions_of_visual_bert_are_extended(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    config = hf.VisualBertConfig(vocab_size=VOCAB_SIZE, max_position_embeddings=64, visual_embedding_dim=4, **sizes)
+    model = hf.VisualBertModel(config).eval()
+    image = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(2))
+
+    def read(model: Any, length: int) -> Tensor:
+        with torch.no_grad():
+            state: Tensor = model.eval()(input_ids=tokens(length), visual_embeds=image).last_hidden_state
+        return state
+
+    before = read(model, 30)
+    hw.extend_positions(model, 150)
+    assert torch.equal(read(model, 30), before)
+    model.save_pretrained(tmp_path)
+    assert torch.equal(read(hf.VisualBertModel.from_pretrained(tmp_path), 150), read(model, 150))
+
+
 def test_block_sparse_attention_needs_whole_blocks() -> None:
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     config = hf.BigBirdConfig(vocab_size=VOCAB_SIZE, max_position_embeddings=64, block_size=4, **sizes)

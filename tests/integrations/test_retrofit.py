@@ -15,6 +15,7 @@ from headwise.models import HeadwiseConfig, HeadwiseForSequenceClassification
 from tests.integrations.tiny_models import (
     FAMILIES,
     LAYERS,
+    KeepRecords,
     build_batch,
     build_model,
     first_output,
@@ -116,15 +117,50 @@ def test_a_model_that_cannot_be_retrofitted_is_left_unchanged() -> None:
     assert torch.equal(run_model(model, inputs), before)
 
 
-def test_a_model_that_rejects_our_masks_is_not_said_to_reject_the_example() -> None:
+@pytest.mark.parametrize("apply", [hw.retrofit, lambda model: hw.guiding(model, [KeepRecords()]).__enter__()])
+def test_a_model_that_fails_with_our_attention_is_not_said_to_reject_the_example(apply: Any) -> None:
     """LED checks the shape of its masks before it computes attention by itself."""
     sizes = {f"{part}_{size}": 2 for part in ("encoder", "decoder") for size in ("layers", "attention_heads")}
     config = hf.LEDConfig(vocab_size=40, d_model=8, attention_window=4, **sizes)
     model = hf.LEDForConditionalGeneration(config)
-    with pytest.raises(UnsupportedAttentionError, match="works with its own attention, but fails with headwise's"):
-        hw.retrofit(model)
+    with pytest.raises(UnsupportedAttentionError, match="does not go through transformers' AttentionInterface"):
+        apply(model)
     with pytest.raises(ValueError, match="failed on the example"):
         hw.retrofit(model, example={"input_ids": torch.tensor([[99]])})
+    model = build_model("bert")
+
+    def fail(layer: Any, _: Any) -> None:
+        if layer.config._attn_implementation == "headwise":
+            raise RuntimeError("no such attention")
+
+    model.bert.encoder.layer[0].attention.self.register_forward_pre_hook(fail)
+    with pytest.raises(
+        UnsupportedAttentionError, match=r"own attention, but fails with headwise's \(no such attention"
+    ):
+        apply(model)
+
+
+def test_windowed_attention_is_not_blamed_on_the_example() -> None:
+    model = hf.LongformerModel(
+        hf.LongformerConfig(
+            vocab_size=40, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, attention_window=4
+        )
+    )
+    guided = hw.guiding(model, [KeepRecords()], output_attentions=True)
+    with pytest.raises(UnsupportedAttentionError, match=r"^LongformerModel returns .* not of all pairs of tokens"):
+        guided.__enter__()
+
+
+@pytest.mark.parametrize("name", ["Bart", "T5"])
+def test_classifiers_that_read_the_end_of_a_text_need_no_example(name: str) -> None:
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    if name == "T5":
+        sizes = {"d_kv": 4, "num_heads": 2, "num_layers": 1}
+    config = getattr(hf, f"{name}Config")(vocab_size=40, d_model=8, **sizes)
+    model = getattr(hf, f"{name}ForSequenceClassification")(config)
+    with hw.guiding(model, [KeepRecords()]):
+        pass
+    hw.retrofit(model, hw.RelativePositions)
 
 
 @pytest.mark.parametrize("layers", [1, np.int32(1), [1, -2], (1,), range(1, 2), np.array([1]), torch.tensor([1])])

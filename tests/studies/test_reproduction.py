@@ -21,7 +21,7 @@ from headwise.studies.papers import load_published_tables
 from headwise.studies.plan import Result
 from headwise.studies.reproduction import planning
 from headwise.studies.reproduction.charts import draw_line_chart, name_figures
-from headwise.studies.reproduction.paper_comparison import compare_with_paper
+from headwise.studies.reproduction.paper_comparison import compare_with_paper, describe_missing
 from headwise.studies.reproduction.planning import ReproduceOptions, plan_reproduction
 from headwise.studies.reproduction.registry import DIRECT_OUTPUTS, STUDIES, get_study
 from headwise.studies.reproduction.significance import build_best_tables
@@ -153,6 +153,18 @@ def test_reported_and_own_values(tmp_path: Path) -> None:
     (table,) = compare_with_paper(results, load_published_tables()["da-table4"])
     assert table.rows[0] == ("plain", "accuracy", "89.67 ± 0.22", "82.00 ± 2.83", "−7.67")
     assert table.rows[-1] == ("distance-aware", "macro_f1", "90.43 ± 0.19", "", "")
+
+
+def test_results_without_values_of_the_paper_are_named(tmp_path: Path) -> None:
+    tables = load_published_tables()
+    results = [Result("en-de", f"small {x}", 0, tmp_path, {}) for x in ("none", "relative")]
+    assert not compare_with_paper(results, tables["rpr-table1"])
+    (line,) = describe_missing(results, tables["rpr-table1"])
+    assert "has no values of small none, small relative on en-de, only of base absolute" in line
+    results = [Result(task, "AG", 0, tmp_path, {}) for task in ("snli", "multinli", "healthver")]
+    (line,) = describe_missing(results, tables["guiding-table3"])
+    assert "has no values on snli, healthver, only on multinli, mednli, cross-genre-ir." in line
+    assert not describe_missing(results, tables["guiding-figure4"]), "the paper has no numbers for this figure"
 
 
 def test_best_method_against_the_second_best(tmp_path: Path) -> None:

@@ -1,12 +1,16 @@
 """Searches with a sampler, and early stopping."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from headwise.studies import sweep
 from headwise.studies.scheduler import Scheduler
 from headwise.studies.search import Search
 from headwise.studies.search_space import parse_search_space
+from headwise.studies.study import Study
 from headwise.studies.worker import Outcome, train_run
 from headwise.training import TextConfig
 from tests.studies.conftest import states
@@ -29,6 +33,31 @@ def test_sampler_runs_the_requested_number_of_trials(tmp_path: Path) -> None:
     assert [status.trial.params["heads"] for status in sampled] == [config.heads for config in configs]
     best = max(status.value or 0 for status in study.trials.statuses())
     assert sweep.rank_candidates(study)[0].mean == best
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_a_repeated_search_samples_the_same_values(tmp_path: Path, sampler: str) -> None:
+    """Also if it was resumed after each run. Another seed samples other values."""
+    search_space = parse_search_space(RPR, [("learning_rate", "1e-4", "1e-2"), ("heads", "1", "8")])
+
+    def sample(name: str, seed: int, num_resumes: int = 0) -> list[Any]:
+        base = replace(RPR, seed=seed)
+        study = sweep.create_sweep(base, search_space, tmp_path / name, sampler=sampler, trials=8)
+        for _ in range(num_resumes):
+            scheduler = Scheduler(study.trials)
+            claimed = scheduler.claim()
+            assert claimed is not None
+            metrics = train_by_heads(claimed.run.config, study.study_dir.run_dir(claimed.run), False)
+            scheduler.end(Outcome(claimed.trial_id, "finished", metrics["metrics"]["dev"]["accuracy"]))
+            study = Study.resume(study.study_dir.path)
+        work(study, train_by_heads)
+        return [status.trial.params for status in study.trials.statuses()]
+
+    first = sample("first", 0)
+    assert sample("again", 0) == first
+    assert len({x["learning_rate"] for x in first[1:]}) == 8
+    assert sample("seed-1", 1) != first
+    assert sample("resumed", 0, num_resumes=7) == first
 
 
 def test_run_of_a_dead_worker_keeps_its_sampled_values(tmp_path: Path) -> None:

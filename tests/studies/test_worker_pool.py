@@ -15,7 +15,7 @@ from headwise.locks import lock_output
 from headwise.studies.plan import plan_more_seeds
 from headwise.studies.study import Study
 from headwise.studies.trials import TrialStatus
-from headwise.studies.worker_pool import Resources, run_workers
+from headwise.studies.worker_pool import JOBS_VARIABLE, Resources, run_workers
 from tests.studies.conftest import create_study, states
 from tests.studies.worker_script import SOURCE, allow_runs, read_starts, wait_until, write_worker_script
 
@@ -72,6 +72,27 @@ def test_runs_that_are_added_while_the_study_runs(tmp_path: Path, monkeypatch: p
     run_workers(study.study_dir, study.trials, Resources(1), study.url, worker, AddSeed())
     assert states(study) == ["finished"] * 4
     assert len(list((study.study_dir.path / "logs").glob("worker-*.log"))) == 1
+
+
+def test_jobs_are_added_while_the_study_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, jobs_file = create_study(tmp_path / "study", seeds=2), tmp_path / "jobs"
+    monkeypatch.setenv("PYTHONPATH", str(SOURCE))
+    monkeypatch.setenv(JOBS_VARIABLE, str(jobs_file))
+    jobs_file.write_text("")  # as while it is written
+    allow_runs(study, 0)
+
+    def add_jobs() -> None:
+        wait_until(lambda: len(read_starts(study)) == 1)
+        jobs_file.write_text("3")
+        wait_until(lambda: len(read_starts(study)) == 3)
+        allow_runs(study, None)
+
+    thread = threading.Thread(target=add_jobs, daemon=True)
+    thread.start()
+    run_workers(study.study_dir, study.trials, Resources(1), study.url, write_worker_script(tmp_path / "worker.py"))
+    thread.join()
+    assert states(study) == ["finished"] * 4
+    assert len({pid for *_, pid in read_starts(study)}) == 3
 
 
 def test_workers_that_cannot_start_are_an_error(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`headwise train`: the contents of the run directory, and reproducibility."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 import headwise as hw
@@ -92,6 +94,21 @@ def test_guided_and_retrofitted_hugging_face_model(bert: Path, reviews: Path, tm
     for row, score in zip(scores["row"].to_pylist()[:3], scores["scores"].to_pylist()[:3], strict=True):
         logits = model.eval()(**tokenizer(texts[row][0], return_tensors="pt")).logits
         torch.testing.assert_close(logits[0].double(), torch.tensor(score).double(), atol=1e-4, rtol=1e-4)
+
+
+def test_new_parameters_of_the_encoder_are_named(bert: Path, reviews: Path, tmp_path: Path) -> None:
+    """A new classifier and pooler are no news."""
+    model, weights = tmp_path / "bert", load_file(bert / "model.safetensors")
+    shutil.copytree(bert, model)
+    for parts in (("pooler",), ("pooler", "token_type")):
+        kept = {name: x for name, x in weights.items() if not any(part in name for part in parts)}
+        save_file(kept, model / "model.safetensors", {"format": "pt"})
+        config = TextConfig(data=(str(reviews),), model=str(model), epochs=1)
+        notes = " ".join(train(config, tmp_path / parts[-1]).metrics["notes"])
+        name = "bert.embeddings.token_type_embeddings.weight"
+        assert (f"not in the pretrained model, so trained from random values: {name}" in notes) == (len(parts) == 2)
+        assert "classifier" not in notes
+        assert "pooler" not in notes
 
 
 def test_models_outside_the_attention_interface_are_fused_for_guides(

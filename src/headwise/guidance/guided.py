@@ -22,7 +22,7 @@ from headwise.integrations import (
     use_headwise_attention,
 )
 from headwise.integrations.fusion import fused_example
-from headwise.integrations.model_utils import check_same_outputs, run_example
+from headwise.integrations.model_utils import check_same_outputs, fails_with_headwise, run_example
 
 
 class Guided:
@@ -246,7 +246,12 @@ def guiding(
             stack.callback(module.register_forward_pre_hook(guided.start_forward, with_kwargs=True).remove)
         if before is not None:
             guided._records_in_eval = True
-            after = run_example(checked, example)
+            try:
+                after = run_example(checked, example)
+            except UnsupportedAttentionError:
+                raise
+            except ValueError as error:
+                raise fails_with_headwise(inner, error) from error
             has_records, guided._records_in_eval = bool(guided._layers), False
             guided._clear()
             if not has_records:

@@ -121,13 +121,15 @@ def max_positions(model: PreTrainedModel) -> int:
 def find_tables(model: PreTrainedModel) -> list[tuple[nn.Module, nn.Embedding]]:
     """Return a model's tables of position embeddings, each with the module that it belongs to.
 
-    Most models have one; LUKE has one for words and one for entities. Positions of DeBERTa and others, whose attention
+    Most models have one. LUKE has one for words and one for entities, VisualBERT one for words and one for parts of
+    images. Positions of DeBERTa and others, whose attention
     depends on `max_position_embeddings`, are not absolute.
     """
     rows = getattr(model.config, "max_position_embeddings", None)
     if getattr(model.config, "relative_attention", False):
         return []
-    tables = [(module, getattr(module, "position_embeddings", None)) for module in model.modules()]
+    names = ("position_embeddings", "visual_position_embeddings")
+    tables = [(module, getattr(module, name, None)) for module in model.modules() for name in names]
     return [
         (module, table) for module, table in tables if isinstance(table, nn.Embedding) and table.num_embeddings == rows
     ]

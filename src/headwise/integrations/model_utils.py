@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from headwise._compat import get_attn_implementation, set_attn_implementation
+from headwise._compat import can_set_attn_implementation, get_attn_implementation, set_attn_implementation
 
 #: Names of modules that attend to another sequence.
 CROSS_ATTENTION_NAMES = {"encoder_attn", "EncDecAttention", "crossattention", "cross_attn", "cross_attention"}
@@ -32,8 +32,8 @@ class UnsupportedAttentionError(ValueError):
     def __init__(self, module: nn.Module, reason: str | None = None) -> None:
         self.reason = reason
         reason = reason or (
-            f"{NO_INTERFACE}, so the model cannot be retrofitted, and can be guided only with guiding(…, "
-            "output_attentions=True)"
+            f"{NO_INTERFACE}, so the model cannot be retrofitted, and can be guided only if it returns the weights of "
+            "all pairs of tokens: with guiding(…, output_attentions=True)"
         )
         super().__init__(f"{type(module).__name__} {reason}")
 
@@ -143,8 +143,12 @@ def example_inputs(model: PreTrainedModel, example: Mapping[str, Any] | None) ->
         config = model.config.get_text_config()
         mask = torch.ones_like(ids)
         mask[0, -2:] = 0
-        padding_id = getattr(config, "pad_token_id", None) or 0
-        inputs["input_ids"] = (ids % config.vocab_size).masked_fill(mask == 0, padding_id)
+        padding_id, end_id = getattr(config, "pad_token_id", None) or 0, getattr(config, "eos_token_id", None)
+        ids = ids % config.vocab_size
+        if model.config.is_encoder_decoder and isinstance(end_id, int):  # classifiers read the output of the only one
+            ids = ids.masked_fill(ids == end_id, (end_id + 1) % config.vocab_size)
+            ids[0, -3] = ids[1:, -1] = end_id
+        inputs["input_ids"] = ids.masked_fill(mask == 0, padding_id)
         inputs["attention_mask"] = mask
         if model.config.is_encoder_decoder and "decoder_input_ids" in inspect.signature(model.forward).parameters:
             inputs.setdefault("decoder_input_ids", inputs["input_ids"])
@@ -156,6 +160,14 @@ class ExampleOutput(NamedTuple):
 
     output: Tensor
     attention_mask: Tensor | None
+
+
+def fails_with_headwise(model: nn.Module, error: ValueError) -> UnsupportedAttentionError:
+    """Return the error for a model that runs with its own attention, but not with headwise's, given what was raised."""
+    if not can_set_attn_implementation(model):  # LED checks the shape of its masks, before it computes attention itself
+        return UnsupportedAttentionError(model)
+    reason = f"works with its own attention, but fails with headwise's ({error.__cause__})"
+    return UnsupportedAttentionError(model, reason)
 
 
 def run_example(model: Any, example: Mapping[str, Any] | None) -> ExampleOutput:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
-from headwise.integrations.model_utils import restoring_attn_implementation
+from headwise.integrations.model_utils import UnsupportedAttentionError, restoring_attn_implementation
 from headwise.integrations.recording import LayerRecord, Recorder
 
 
@@ -20,7 +20,8 @@ def recording_output_attentions(model: PreTrainedModel, recorder: Recorder) -> I
     """Record the weights that a model returns with `output_attentions=True`; its callers do not receive them.
 
     Raises:
-        ValueError: when the model runs, if it returns no weights, or not those of all pairs of tokens (Longformer).
+        UnsupportedAttentionError: when the model runs, if it returns no weights, or not those of all pairs of tokens
+            (Longformer).
     """
     base: Any = model.get_encoder() if model.config.is_encoder_decoder else model.base_model
 
@@ -34,13 +35,11 @@ def recording_output_attentions(model: PreTrainedModel, recorder: Recorder) -> I
             return output
         attentions = output.get("attentions") if isinstance(output, ModelOutput) else None
         if not attentions or any(weights is None for weights in attentions):
-            raise ValueError(f"{type(model).__name__} returns no attention weights, so it cannot be guided")
+            raise UnsupportedAttentionError(model, "returns no attention weights, so it cannot be guided")
         is_windowed = hasattr(output, "global_attentions")  # Longformer: weights by offset in its window
         if is_windowed or not are_maps(attentions) or any(maps.shape[2] != maps.shape[3] for maps in attentions):
-            raise ValueError(
-                f"{type(model).__name__} returns attention weights, but not of all pairs of tokens, so it cannot be "
-                "guided"
-            )
+            reason = "returns attention weights, but not of all pairs of tokens, so it cannot be guided"
+            raise UnsupportedAttentionError(model, reason)
         mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
         length = output[0].shape[1]
         for weights in attentions:

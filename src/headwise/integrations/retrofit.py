@@ -17,6 +17,7 @@ from headwise.integrations.model_utils import (
     UnsupportedAttentionError,
     attn_implementations,
     check_same_outputs,
+    fails_with_headwise,
     restore_attn_implementations,
     run_example,
     unwrap_model,
@@ -209,8 +210,7 @@ def find_attention_layers(
         raise
     except ValueError as error:
         run_example(model, example)  # fails, too, if the example is at fault
-        reason = f"works with its own attention, but fails with headwise's ({error.__cause__})"
-        raise UnsupportedAttentionError(model, reason) from error
+        raise fails_with_headwise(model, error) from error
     if not finder.layers:
         raise UnsupportedAttentionError(model)
     return [(layer, *shape) for layer, shape in finder.layers.items()]

@@ -1,11 +1,12 @@
 """Hyperparameter search with an Optuna sampler and early stopping of runs that are worse than others."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import optuna
 from optuna.distributions import (
     BaseDistribution,
@@ -66,7 +67,6 @@ class Search(Trials):
     def __init__(self, storage: BaseStorage, name: str) -> None:
         super().__init__(storage, name)
         self.spec = SearchSpec.from_dict(self.metadata["search"])
-        self.study.sampler = build_sampler(self.spec.sampler)
         self.study.pruner = optuna.pruners.MedianPruner(n_startup_trials=NUM_STARTUP_TRIALS, n_warmup_steps=1)
 
     def num_to_sample(self, num_runs: int) -> int:
@@ -77,8 +77,10 @@ class Search(Trials):
 
     @waits_for_database
     def sample(self) -> ClaimedTrial:
-        trial = self.study.ask({x.name: build_distribution(x) for x in self.spec.search_space})
         base = parse_config(self.spec.config)
+        # A seed for each trial: a search that is resumed continues with the values that it would have had.
+        self.study.sampler = build_sampler(self.spec.sampler, (base.seed, len(self.by_run())))
+        trial = self.study.ask({x.name: build_distribution(x) for x in self.spec.search_space})
         method = build_candidate(self.spec.search_space, trial.params, base)
         run = Run(self.spec.task, f"{trial.number}: {method.name}", base.seed, build_config(base, method, base.seed))
         trial_id = self.storage.get_trial_id_from_study_id_trial_number(self.id, trial.number)
@@ -119,13 +121,14 @@ def dev_metric_callback(report: Callable[[int, float], None]) -> "TrainerCallbac
     return DevMetricCallback()
 
 
-def build_sampler(name: str) -> optuna.samplers.BaseSampler:
-    """Return the sampler `tpe` or `random`."""
+def build_sampler(name: str, seeds: Sequence[int]) -> optuna.samplers.BaseSampler:
+    """Return the sampler `tpe` or `random`, seeded with these numbers."""
+    seed = int(np.random.SeedSequence(seeds).generate_state(1)[0])
     if name == "random":
-        return optuna.samplers.RandomSampler()
+        return optuna.samplers.RandomSampler(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
-        return optuna.samplers.TPESampler(n_startup_trials=NUM_STARTUP_TRIALS, constant_liar=True)
+        return optuna.samplers.TPESampler(seed=seed, n_startup_trials=NUM_STARTUP_TRIALS, constant_liar=True)
 
 
 def build_distribution(dimension: Dimension) -> BaseDistribution:

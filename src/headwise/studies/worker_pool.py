@@ -26,6 +26,10 @@ from headwise.studies.worker import Outcome
 #: The command that starts a worker; the study's directory and the worker's name are appended.
 WORKER_COMMAND = (sys.executable, "-m", "headwise.studies.worker")
 
+#: The environment variable with a file that contains the number of jobs. It may grow while the study runs. The scripts
+#: that run several studies at the same time (`benchmarks/fair_studies.py`) set it.
+JOBS_VARIABLE = "HEADWISE_JOBS_FILE"
+
 #: The number of workers, in addition to one per job, that may die in a row without having started a run.
 MAX_EXTRA_FAILED_STARTS = 2
 
@@ -58,8 +62,11 @@ class Resources:
 
     @property
     def num_jobs(self) -> int:
-        """The number of worker processes on this machine."""
-        return self.jobs or 1
+        """The number of worker processes on this machine at this moment."""
+        jobs = self.jobs or 1
+        with suppress(KeyError, OSError, ValueError):  # no such file, or one that is being written
+            jobs = max(jobs, int(Path(os.environ[JOBS_VARIABLE]).read_text()))
+        return jobs
 
     def environment(self, slot: int) -> dict[str, str]:
         """Return the environment of the worker in a slot: its GPU and its share of the CPU cores."""

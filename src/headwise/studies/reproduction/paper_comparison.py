@@ -1,6 +1,6 @@
 """Own results next to those that a paper reports."""
 
-from collections.abc import Sequence
+from collections.abc import KeysView, Sequence
 from statistics import fmean, stdev
 
 from headwise.studies import tables
@@ -16,19 +16,47 @@ GUIDED = "+AG"
 
 
 def compare_with_paper(results: Sequence[Result], published: PublishedTable) -> list[tables.TextTable]:
-    """Return a table of reported and own values for each task for which the paper reports values."""
+    """Return a table of reported and own values for each task for which the paper reports values of own methods."""
     paper_tables = []
-    for task in dict.fromkeys(result.task for result in results):
+    for task, methods in methods_by_task(results).items():
         rows = []
+        if methods.isdisjoint(published.values.get(task, {})):
+            continue
         for method, reported_values in published.values.get(task, {}).items():
             method_results = [result for result in results if (result.task, result.method) == (task, method)]
             for metric, reported in reported_values.items():
                 own_values = [own_value(result, metric) for result in method_results]
                 rows.append(paper_row(method, metric, reported, own_values))
-        if rows:
-            header = ("method", "metric", "paper", "ours", "ours − paper")
-            paper_tables.append(tables.TextTable(f"{task}, compared with {published.location}", header, tuple(rows)))
+        header = ("method", "metric", "paper", "ours", "ours − paper")
+        paper_tables.append(tables.TextTable(f"{task}, compared with {published.location}", header, tuple(rows)))
     return paper_tables
+
+
+def describe_missing(results: Sequence[Result], published: PublishedTable) -> list[str]:
+    """Return why tasks are not compared with the paper's values; nothing if the paper reports no values at all."""
+    own, lines = methods_by_task(results), []
+    unknown = [task for task in own if task not in published.values]
+    if unknown and published.values:
+        lines.append(missing_line(published, f"on {', '.join(unknown)}", f"on {', '.join(published.values)}"))
+    for task, names in own.items():
+        reported = published.values.get(task, names)
+        if names.isdisjoint(reported):
+            methods = f"of {', '.join(names)} on {task}"
+            lines.append(missing_line(published, methods, f"of {', '.join(reported)}"))
+    return lines
+
+
+def missing_line(published: PublishedTable, missing: str, reported: str) -> str:
+    """Return the line that says which results have no counterpart in the paper."""
+    return f"{published.location}, has no values {missing}, only {reported}. These results are not compared with it."
+
+
+def methods_by_task(results: Sequence[Result]) -> dict[str, KeysView[str]]:
+    """Return the methods of each task."""
+    methods: dict[str, dict[str, None]] = {}
+    for result in results:
+        methods.setdefault(result.task, {})[result.method] = None
+    return {task: names.keys() for task, names in methods.items()}
 
 
 def own_value(result: Result, metric: str) -> float:

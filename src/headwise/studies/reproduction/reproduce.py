@@ -16,7 +16,7 @@ from headwise.studies.power import check_test_sets
 from headwise.studies.report import CaptionedFigure, print_analysis, stdout_console, write_report
 from headwise.studies.reproduction import StudySpec
 from headwise.studies.reproduction.charts import draw_line_chart, draw_method_chart, name_figures
-from headwise.studies.reproduction.paper_comparison import compare_with_paper
+from headwise.studies.reproduction.paper_comparison import compare_with_paper, describe_missing
 from headwise.studies.reproduction.planning import ReproduceOptions, describe_plan, plan_reproduction
 from headwise.studies.reproduction.registry import STUDIES, get_study
 from headwise.studies.reproduction.significance import build_best_tables
@@ -141,6 +141,7 @@ def report_reproduction(study: Study) -> None:
     introduction = [
         f"{name}: {spec.question}",
         f"{published.citation}, {published.location}. Its conclusion: {published.conclusion}.",
+        *describe_missing(results, published),
         *spec.notes,
         *study.metadata.get("power", ()),
         *describe_tuning(study),

@@ -1,6 +1,6 @@
 """The models of the text pipeline: trained from scratch, or fine-tuned Hugging Face models."""
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Set
 from typing import Any
 
 import numpy as np
@@ -124,8 +124,7 @@ def build_from_pretrained(config: TextConfig, task: Task, examples: Examples) ->
     limit = check_length(config.max_length, model, tokenizer, option="--long-text extend")
     max_length = config.max_length or min(task.fine_tuning.max_length, limit)
     initialize_by_name(model, config.seed, new & dict(model.named_parameters()).keys())
-    notes = [f"{len(new)} newly initialized parameter tensors: {', '.join(sorted(new))}"] if new else []
-    notes += [*describe_scheme(model, frozen=config.lora), *extension_notes]
+    notes = [*describe_new(model, new), *describe_scheme(model, frozen=config.lora), *extension_notes]
     notes += start_at_ratings(model, task, examples, new)
     if config.retrofit is not None:
         try:
@@ -178,6 +177,19 @@ def load_with_head(config: TextConfig, task: Task, examples: Examples) -> tuple[
     except Exception as error:  # libraries raise many types for damaged files
         raise unavailable_error(config.model, error, available=available) from None
     return model_config, tokenizer, model, set(info["missing_keys"]) | {name for name, *_ in info["mismatched_keys"]}
+
+
+def describe_new(model: Any, new: Set[str]) -> list[str]:
+    """Return a note on new parameters of the encoder. Those of the task's head and of the pooler are always new.
+
+    Args:
+        model: the model.
+        new: the names of the parameters that are not pretrained.
+    """
+    prefix = "" if model.base_model is model else f"{model.base_model_prefix}."
+    names = new & dict(model.named_parameters()).keys()
+    names = {name for name in names if name.startswith(prefix) and "pooler" not in name.split(".")}
+    return [f"not in the pretrained model, so trained from random values: {', '.join(sorted(names))}"] if names else []
 
 
 def start_at_ratings(model: nn.Module, task: Task, examples: Examples, new: Container[str]) -> list[str]:
