@@ -24,7 +24,7 @@ from headwise import (
     attend,
 )
 from headwise.attention.position_constants import position_constant
-from headwise.attention.triton_backend import cached_calls, native, plan, problem, transformer_xl
+from headwise.attention.triton_backend import cached_calls, cached_dense, native, plan, problem, transformer_xl
 from headwise.attention.triton_backend.cached_passes import BoundCall
 from headwise.attention.triton_backend.programs import BoundLaunch, Program
 from tests.short_form import choose_size, keep_short
@@ -179,6 +179,24 @@ def test_frozen_tensors_get_no_gradient(scheme: str) -> None:
             torch.testing.assert_close(
                 grad, everything[i], rtol=2e-2, atol=TOLERANCE * float(everything[i].abs().max())
             )
+
+
+@pytest.mark.parametrize("scheme", ["transformer-xl", "disentangled"])
+def test_dense_tables_and_biases_without_gradient_are_cached(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DeBERTa has no biases, and adapters such as LoRA freeze tables; planning takes as long as the kernels."""
+    layer, tensors = SCHEMES[scheme]().to(DEVICE), inputs(LENGTH, LENGTH)
+    expected = run(tensors, layer)
+    monkeypatch.setattr(cached_dense, "run_planned_backward", lambda *_: pytest.fail("planned"))
+    parameters = list(layer.parameters())
+    for frozen in (None, *parameters):
+        for parameter in parameters:
+            parameter.requires_grad_(parameter is not frozen)
+        actual = run(tensors, layer)
+        leaves = [x for x in (*tensors, *parameters) if x is not frozen]
+        correct = [x for x, leaf in zip(expected[1:], (*tensors, *parameters), strict=True) if leaf is not frozen]
+        assert len(actual) == 1 + len(leaves)
+        for x, y in zip(actual, [expected[0], *correct], strict=True):
+            torch.testing.assert_close(x, y, rtol=TOLERANCE, atol=TOLERANCE * float(y.abs().max()))
 
 
 @pytest.mark.parametrize("frozen", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)])

@@ -38,7 +38,7 @@ def can_bind(plan: Plan) -> bool:
 
 
 class DenseCall(BoundCall):
-    """Calls with dense tables. If some tensors are frozen, `passes.py` computes the gradients.
+    """Calls with dense tables. If q, k or v needs no gradient, `passes.py` computes the others.
 
     Kernels get the tables without the padding before their rows. The gradients of a chunk's scores are stored (dz) so
     that a diagonal is a column; `d_scores` is the same memory by pairs. The last chunk has a dz of its own if it is
@@ -66,8 +66,10 @@ class DenseCall(BoundCall):
     def _build_backward(self, d_output: Tensor, needs_grad: tuple[bool, ...]) -> Program | None:
         plan = self.plan
         has_query_table = plan.query_table is not None
-        if not all(needs_grad[: 5 + has_query_table]):
+        needed = self.needed_names(needs_grad)
+        if not needed >= {"q", "k", "v"}:
             return None
+        tables = {"dense_table": "d_table"} | ({"query_table": "d_query_table"} if has_query_table else {})
         rows, blocks = plan.table_rows + 2 * TABLE_PADDING, plan.query_blocks
         chunk_size = max(rows for _, rows in self._query_chunks())
         buffers: dict[str, Buffer | None] = {
@@ -77,21 +79,26 @@ class DenseCall(BoundCall):
             "v_dot_table": Buffer((plan.heads, rows), torch.float32),
             **self._dz_buffers("dz", self._query_chunks(), plan.m),
             "relative_q": Buffer((plan.heads, plan.batch, chunk_size, plan.width), plan.q.dtype),
-            "d_table": Buffer((plan.heads, rows, plan.width), torch.float32, is_zero=True),
+            **{
+                target: Buffer(
+                    (plan.heads, rows, plan.width) if name in needed else (1, 1, 1), torch.float32, is_zero=True
+                )
+                for name, target in tables.items()
+            },
             "partials": Buffer((2, plan.batch, plan.heads, blocks, plan.width), torch.float32),
         }
         if has_query_table:
             key_blocks = num_blocks(plan.m, plan.tile("dense_table").block_n)
             buffers |= self._dz_buffers("key_dz", self._chunks(plan.m, plan.n), plan.n)
-            buffers["d_query_table"] = buffers["d_table"]
             buffers["unused_partials"] = Buffer((plan.batch, plan.heads, key_blocks, plan.width), torch.float32)
         names = (*self.names, "o", "lse", "do", *buffers)
         gradients = {name: Gradient(names.index(f"d{name}")) for name in ("q", "k", "v")}
-        gradients["bias_uv"] = Gradient(names.index("partials"), (1, 3))
-        for name, target in (("dense_table", "d_table"), ("query_table", "d_query_table")):
-            if target in names:
+        if "bias_uv" in needed:
+            gradients["bias_uv"] = Gradient(names.index("partials"), (1, 3))
+        for name, target in tables.items():
+            if name in needed:
                 gradients[name] = Gradient(names.index(target), scale=plan.scale, dtype=plan.q.dtype)
-        launches = self._bind_backward(d_output, names, buffers)
+        launches = self._bind_backward(d_output, names, buffers, needed)
         return Program(launches, list(buffers.values()), [gradients.get(name) for name in self.names])
 
     def _chunks(self, n: int, m: int) -> list[tuple[int, int]]:
@@ -117,7 +124,7 @@ class DenseCall(BoundCall):
         return Chunk(dz, view_by_pair(dz, m), 0, (0, dz.shape[3]))
 
     def _bind_backward(
-        self, d_output: Tensor, names: tuple[str, ...], buffers: dict[str, Buffer | None]
+        self, d_output: Tensor, names: tuple[str, ...], buffers: dict[str, Buffer | None], needed: frozenset[str]
     ) -> list[BoundLaunch]:
         plan = self.plan
         layouts = {name: torch.empty(x.shape, dtype=x.dtype, device="meta") for name, x in buffers.items() if x}
@@ -125,7 +132,7 @@ class DenseCall(BoundCall):
         views: dict[str, str | tuple[str, int]] = {
             **self._views,
             "v_dot_table": ("v_dot_table", TABLE_PADDING),
-            "d_table": ("d_table", padding),
+            "d_table": ("d_table", padding if "dense_table" in needed else 0),
             "d_bias_u_partials": "partials",
             "d_bias_v_partials": ("partials", layouts["partials"].numel() // 2),
         }
@@ -136,29 +143,34 @@ class DenseCall(BoundCall):
                 self._table_dot_launch(), names, {"x": "dense_table", "bias_uv": bias_v, "products": "v_dot_table"}
             ),
         ]
-        d_table = layouts["d_table"]
+        d_table, needs_table = layouts["d_table"], "dense_table" in needed
         has_tiles = stores_dz_tiles(plan)
         for start, size in self._query_chunks():
             dz = f"dz_{size}"
             chunk = self._chunk(layouts[dz], plan.m)
             # The first rows of its buffer, in the order of dz.
             relative_q = layouts["relative_q"].new_empty(plan.heads, plan.batch, size, plan.width).transpose(0, 1)
-            run = plan.launches(chunk_launches, *chunk, d_table, relative_q, d_output, start, False, True, has_tiles)
+            run = plan.launches(
+                chunk_launches, *chunk, d_table, relative_q, d_output, start, False, needs_table, has_tiles
+            )
             chunk_views = views | {"dz": dz, "d_scores": (dz, size - 1)}
             launches += [BoundLaunch(run[kernel], names, chunk_views) for kernel in ("dq", "dense_table")]
         needs = frozenset(("q", "k", "v", "bias_uv", "dense_table", "query_table"))
         if plan.query_table is None:
             launch = plan.launches(backward_launches, d_output, None, False, False, needs - {"query_table"})["dkv"]
             return [*launches, BoundLaunch(launch, names, views)]
+        d_table, needs_table = layouts["d_query_table"], "query_table" in needed
         for start, size in self._chunks(plan.m, plan.n):
             dz = f"key_dz_{size}"
             chunk_k = plan.k[:, :, start : start + size]
             chunk = self._chunk(layouts[dz], plan.n)
-            run = plan.launches(key_chunk_launches, *chunk, d_table, chunk_k, d_output, start, False, needs, True)
+            run = plan.launches(
+                key_chunk_launches, *chunk, d_table, chunk_k, d_output, start, False, needs, needs_table
+            )
             key_views: dict[str, str | tuple[str, int]] = {
                 "dense_table": self._views["query_table"],
                 "dq": "dk",
-                "d_table": ("d_query_table", padding),
+                "d_table": ("d_query_table", padding if needs_table else 0),
                 "dz": dz,
                 "d_bias_v_partials": "unused_partials",
                 "relative_q": ("k", start * plan.k.stride(2)),
