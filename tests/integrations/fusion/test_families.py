@@ -78,6 +78,23 @@ def test_outputs_and_gradients_are_those_of_the_model(
             assert all(bool(g.abs().max() > 1e-6) for g in gradients), part
 
 
+@each_case
+def test_padding_has_the_layout_of_cached_calls(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each call on a GPU is checked and planned again, which takes longer than its kernels."""
+    module = sys.modules["headwise.integrations.hf_attention"]
+    masks, attend = [], module.attend
+
+    def record(*args: Any, **options: Any) -> Any:
+        masks.append(options["key_padding"])
+        return attend(*args, **options)
+
+    model = hw.fuse_attention(build_model(case), verbose=False)
+    monkeypatch.setattr(module, "attend", record)
+    run(model, case)
+    assert masks
+    assert all(mask is None or (mask.is_contiguous() and mask.dtype == torch.bool) for mask in masks)
+
+
 @each_kind
 def test_parameters_are_the_same_objects_and_unfuse_restores_the_layers(case: Case) -> None:
     model = build_model(case)

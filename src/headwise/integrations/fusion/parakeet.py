@@ -24,7 +24,7 @@ from headwise.integrations.fusion.family import Family
 
 def padding_of_pairs(mask: Tensor | None) -> Tensor | None:
     """Return the padding mask (B, 1, 1, N) of a mask of pairs of real frames, (B, 1, N, N)."""
-    return None if mask is None else mask.diagonal(dim1=-2, dim2=-1)[:, :, None]
+    return None if mask is None else mask.diagonal(dim1=-2, dim2=-1)[:, :, None].contiguous()
 
 
 class FusedParakeetEncoderAttention(ParakeetEncoderAttention):
