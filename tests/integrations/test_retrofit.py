@@ -1,5 +1,6 @@
 """`retrofit`: position schemes in pretrained models."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -209,3 +210,20 @@ def test_schemes_of_our_own_models_do_not_count_as_added(scheme: Any) -> None:
     assert hw.scheme_parameters(model) == []
     with pytest.raises(hw.UnsupportedAttentionError):
         hw.retrofit(model, hw.DistanceAware, example={"input_ids": torch.tensor([[1, 2, 3]])})
+
+
+@pytest.mark.parametrize("family", ["llama", "bert"])
+def test_autocast_casts_tensors_before_attention(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rotary models have q and k in float32. Cached calls of kernels take tensors of one dtype."""
+    model = hw.retrofit(build_model(family), hw.DistanceAware)
+    module = sys.modules["headwise.integrations.hf_attention"]
+    dtypes, attend = set(), module.attend
+
+    def record(*tensors: Any, **options: Any) -> Any:
+        dtypes.update(x.dtype for x in tensors)
+        return attend(*tensors, **options)
+
+    monkeypatch.setattr(module, "attend", record)
+    with torch.autocast("cpu", torch.bfloat16):
+        run_model(model, build_batch())
+    assert dtypes == {torch.bfloat16}

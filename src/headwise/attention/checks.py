@@ -41,10 +41,7 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tens
         raise ValueError(f"q and k must have the same width, got {q.shape[3]} and {k.shape[3]}")
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
         raise ValueError(f"q's heads must be a multiple of k's, got {q.shape[1]} and {k.shape[1]}")
-    device = q.device.type
-    if is_autocast_enabled(device):
-        autocast_dtype = torch.get_autocast_dtype(device)
-        q, k, v = (x if x.dtype in (autocast_dtype, torch.float64) else x.to(autocast_dtype) for x in (q, k, v))
+    q, k, v = to_autocast_dtype(q, k, v)
     if not q.dtype == k.dtype == v.dtype:
         raise TypeError(f"q, k and v must have the same dtype, got {q.dtype}, {k.dtype} and {v.dtype}")
     return q, k, v
@@ -53,6 +50,16 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tens
 def disable_autocast(device: str) -> AbstractContextManager[Any]:
     """Return a context that disables autocast, if it is enabled."""
     return torch.autocast(device, enabled=False) if is_autocast_enabled(device) else nullcontext()
+
+
+def to_autocast_dtype(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return q, k and v in autocast's dtype if autocast is enabled for q's device; float64 stays."""
+    device = q.device.type
+    if not is_autocast_enabled(device):
+        return q, k, v
+    dtype = torch.get_autocast_dtype(device)
+    q, k, v = (x if x.dtype in (dtype, torch.float64) else x.to(dtype) for x in (q, k, v))
+    return q, k, v
 
 
 def is_autocast_enabled(device: str) -> bool:

@@ -21,6 +21,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from headwise._compat import can_set_attn_implementation, find_active_collector, set_attn_implementation
 from headwise._scheme_loading import ATTN_IMPLEMENTATION
 from headwise.attention import Plain, Scheme, attend
+from headwise.attention.checks import to_autocast_dtype
 from headwise.integrations.masks import (
     first_query_position,
     headwise_mask,
@@ -174,7 +175,7 @@ def run_call(
         record = record_layer(call, fields)
         recorder.record(module, record)
         return record.output.transpose(1, 2).contiguous(), record.weights if needs_weights else None
-    result: Any = attend(call.q, call.k, call.v, **call.options, return_weights=needs_weights)
+    result: Any = attend(*call.tensors, **call.options, return_weights=needs_weights)
     output, weights = (result.output, result.weights) if needs_weights else (result, None)
     return output.transpose(1, 2).contiguous(), weights
 
@@ -234,6 +235,11 @@ class AttentionCall:
     options: dict[str, Any]
     real_tokens: Tensor | None = None
     reads_padding: bool = False
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v as attention computes with them. With autocast, rotary models have q and k in float32."""
+        return to_autocast_dtype(self.q, self.k, self.v)
 
     @property
     def padding(self) -> Tensor | None:
@@ -321,7 +327,7 @@ def record_layer(call: AttentionCall, required_fields: frozenset[RecordField]) -
         scores_are_products=type(call.options["scheme"]) is Plain and call.options["position_bias"] is None,
     )
     options = call.options | {f"return_{name}": True for name in names}
-    result = attend(call.q, call.k, call.v, query_padding=padding, **options)
+    result = attend(*call.tensors, query_padding=padding, **options)
     output = restore_padded_rows(call, result.output, padding)
     fields = {name: getattr(result, name) for name in names}
     return LayerRecord(
