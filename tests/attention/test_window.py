@@ -112,6 +112,29 @@ def test_masked_tiles_are_never_read(name: str) -> None:
     torch.testing.assert_close(results, expected, atol=2e-4, rtol=2e-3)
 
 
+@pytest.mark.parametrize("name", keep_short(["plain", "rpr", "transformer-xl"], "transformer-xl"))
+def test_tiles_of_a_mask_are_listed_once_until_it_changes(name: str) -> None:
+    """The layers of a model have the same mask, and a mask that was changed in place is another one."""
+    scheme = make_scheme(name, HEADS, WIDTH, dtype=torch.float32).to(DEVICE)
+    n = 4 * TILE
+    inputs = [torch.randn(2, HEADS, n, WIDTH, device=DEVICE) for _ in range(3)]
+    mask = torch.rand(2, 1, n, n, device=DEVICE) > 0.3
+    mask[0, :, :, TILE : 2 * TILE] = False
+
+    def num_listings() -> int:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+            results = run(scheme, inputs, mask=mask, backend="triton")
+        torch.testing.assert_close(results, run(scheme, inputs, mask=mask, backend="reference"), atol=2e-4, rtol=2e-3)
+        return sum(event.count for event in profiler.key_averages() if event.key == "aten::scatter_")
+
+    assert num_listings() > 0
+    assert num_listings() == 0
+    mask[0, :, :, TILE : 2 * TILE] = True
+    mask[1, :, 2 * TILE :, TILE:] = False
+    assert num_listings() > 0
+    assert num_listings() == 0
+
+
 def test_blockwise_reads_only_keys_between_the_first_and_the_last_unmasked_one() -> None:
     q, k, v = (torch.randn(1, HEADS, 50, WIDTH) for _ in range(3))
     mask = torch.zeros(50, 50, dtype=torch.bool)

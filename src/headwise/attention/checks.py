@@ -337,7 +337,7 @@ def to_broadcastable(
         )
     if name != "mask" and not value.is_floating_point():
         raise TypeError(f"{name} must be floating point, got {value.dtype}")
-    value_4d = value[(None,) * (4 - value.dim())]
+    value_4d = value[(None,) * (4 - value.dim())] if value.dim() < 4 else value
     if value_4d.dim() != 4 or any(size not in (1, full) for size, full in zip(value_4d.shape, shape, strict=True)):
         raise ValueError(
             f"{name} must be broadcastable to {shape} = (batch, heads, queries, keys), got shape {tuple(value.shape)}"

@@ -28,7 +28,7 @@ def position_constant(build: Callable[..., Tensor], *arguments: Any, device: tor
         arguments: its hashable arguments.
         device: the device of the result.
     """
-    if not _can_cache(device):
+    if not can_cache(device):
         return build(*arguments, device=device)
     key = (build, arguments, device)
     with _lock:
@@ -46,7 +46,7 @@ def position_constant(build: Callable[..., Tensor], *arguments: Any, device: tor
     return tensor
 
 
-def _can_cache(device: torch.device) -> bool:
+def can_cache(device: torch.device) -> bool:
     """Return whether tensors are neither traced nor recorded in a CUDA graph, which would read freed memory."""
     if torch.compiler.is_compiling() or _compat.functorch_is_active() or _compat.num_dispatch_modes():
         return False

@@ -70,7 +70,9 @@ def split_mask(attention_mask: Tensor | None, position_bias: Tensor | None, num_
     if attention_mask.shape[1:3] == (1, 1):
         padding = attention_mask.flatten(0, 2)
         return SplitMask(padding if padding.shape[1] == num_keys else padding[:, :num_keys], None, position_bias)
-    return SplitMask(None, attention_mask[..., :num_keys], position_bias)
+    if attention_mask.shape[-1] > num_keys:  # otherwise the layers share what kernels compute from it
+        attention_mask = attention_mask[..., :num_keys]
+    return SplitMask(None, attention_mask, position_bias)
 
 
 def trim_keys(

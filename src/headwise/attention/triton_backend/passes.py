@@ -24,6 +24,7 @@ from headwise.attention.triton_backend.problem import DIFFERENTIABLE, TENSOR_PAR
 from headwise.attention.triton_backend.visited_tiles import VisitedTiles
 
 NUM_SCALARS = 12  # arguments of the operators that are not tensors
+MASK = TENSOR_PARAMS.index("mask_ptr")  # the index of the mask among these arguments
 
 
 class StagedTables(NamedTuple):
@@ -61,7 +62,7 @@ def run_forward(plan: Plan, arguments: tuple[Any, ...]) -> tuple[Tensor | None, 
         received_ptr=received,
         offset_sums_ptr=offset_sums,
     )
-    visited = VisitedTiles(plan, tensors)
+    visited = VisitedTiles(plan, tensors, arguments[MASK])
     run = plan.launches(forward_launches)
     with use_device_of(q):
         if plan.dense_table is not None and plan.want_received:
@@ -165,7 +166,7 @@ def run_backward(
         d_bias_ptr=full_d_bias,
         d_scores_ptr=full_d_bias,
     )
-    visited = VisitedTiles(plan, tensors)
+    visited = VisitedTiles(plan, tensors, inputs[MASK])
     run = plan.launches(backward_launches, d_output, full_d_bias, is_shared_bias, d_lse is not None, needs)
     with use_device_of(q):
         if plan.dense_table is not None:

@@ -1,5 +1,7 @@
 """Lists of the tiles in which a dense mask allows any pair. The kernels visit no others.
 
+Listing the tiles takes longer than attention over a short text, so the layers of a model share the lists of a mask.
+
 Legend: B batch, H heads, N queries, M keys.
 """
 
@@ -8,17 +10,40 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from torch.utils.weak import WeakTensorKeyDictionary
 
+from headwise.attention.position_constants import can_cache
 from headwise.attention.triton_backend.launch import Tile
 from headwise.attention.triton_backend.plan import Plan
 
+#: The version of a tensor, which counts its changes in place, and what was computed from this version, by stream.
+_results: Any = WeakTensorKeyDictionary()
+
+
+def results_of(x: Tensor | None) -> dict[Any, Any]:
+    """Return a cache for what depends on this tensor only, which is empty again after a change of the tensor."""
+    if x is None or x.is_inference() or not can_cache(x.device):
+        return {}
+    version, results = _results.get(x, (None, {}))
+    if version != x._version:
+        results = {}
+        _results[x] = x._version, results
+    stream = torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0
+    return results.setdefault(stream, {})  # type: ignore[no-any-return]
+
 
 class VisitedTiles:
-    """The tiles with an unmasked pair, for each division of a mask into tiles that a call needs."""
+    """The tiles with an unmasked pair, for each division of a mask into tiles that a call needs.
 
-    def __init__(self, plan: Plan, tensors: dict[str, Any]) -> None:
+    Args:
+        plan: the plan.
+        tensors: the kernels' tensors, by parameter name.
+        mask: the boolean mask that these contain as bytes, or None.
+    """
+
+    def __init__(self, plan: Plan, tensors: dict[str, Any], mask: Tensor | None) -> None:
         self.plan, self.tensors = plan, tensors
-        self.cache: dict[Any, Tensor] = {}
+        self.cache = results_of(mask)
 
     def set(self, tile_name: str, *, per_key: bool = False) -> None:
         """Set the kernels' argument for the kernel with this tile."""
@@ -27,7 +52,7 @@ class VisitedTiles:
         tile = self.plan.tile(tile_name)
         if not self.plan.skips_tiles(tile):
             return
-        key = (tile.block_n, tile.block_m, per_key)
+        key = (tile.block_n, tile.block_m, per_key, self.plan.n, self.plan.m)
         if key not in self.cache:
             mask = self.tensors["mask_ptr"]
             mask = mask.expand(*mask.shape[:2], self.plan.n, self.plan.m)
@@ -91,14 +116,17 @@ class VisitedDzTiles:
         self.chunk_starts = chunk_starts
         self.tile = plan.tile("dense_table")
         self.is_used = visited is not None and plan.skips_tiles(self.tile)
-        self._cache: dict[Any, tuple[Tensor, Tensor]] = {}
         if visited is None or not self.is_used:
             return
-        is_visited = visited[..., : visited.shape[3] // 2 + 1].diff() > 0
-        if tile_size != self.tile.block_n:
-            factor = self.tile.block_n // tile_size
-            is_visited = reduce_tiles(is_visited.byte(), factor, factor) > 0
-        self.counts = pad(is_visited.cumsum(-1), (1, 0))  # of the visited tiles before each
+        self._cache = results_of(visited)
+        key = tile_size, self.tile.block_n
+        if key not in self._cache:
+            is_visited = visited[..., : visited.shape[3] // 2 + 1].diff() > 0
+            if tile_size != self.tile.block_n:
+                factor = self.tile.block_n // tile_size
+                is_visited = reduce_tiles(is_visited.byte(), factor, factor) > 0
+            self._cache[key] = pad(is_visited.cumsum(-1), (1, 0))
+        self.counts = self._cache[key]  # of the visited tiles before each
 
     def arguments(self, dz: Tensor, chunk_start: int, first_column: int) -> dict[str, Tensor]:
         """Return the kernel's arguments for a chunk.
@@ -114,9 +142,10 @@ class VisitedDzTiles:
             starts = range(chunk_start, chunk_start + 1)
         else:  # all chunks of this size are listed at once
             starts = self.chunk_starts
-        if (starts, first_column) not in self._cache:
-            self._cache[starts, first_column] = self._list_chunks(starts, dz, first_column)
-        columns, rows = self._cache[starts, first_column]
+        key = starts, first_column, dz.shape, self.tile
+        if key not in self._cache:
+            self._cache[key] = self._list_chunks(starts, dz, first_column)
+        columns, rows = self._cache[key]
         index = starts.index(chunk_start)
         return {"visited_columns_ptr": columns[index], "visited_rows_ptr": rows[index]}
 
