@@ -111,6 +111,15 @@ def test_new_parameters_of_the_encoder_are_named(bert: Path, reviews: Path, tmp_
         assert "pooler" not in notes
 
 
+def test_a_replaced_classifier_is_named(bert: Path, reviews: Path, tmp_path: Path) -> None:
+    model = tmp_path / "bert"
+    shutil.copytree(bert, model)
+    AutoModelForSequenceClassification.from_pretrained(bert, num_labels=3).save_pretrained(model)
+    config = TextConfig(data=(str(reviews),), model=str(model), epochs=1)
+    notes = " ".join(train(config, tmp_path / "run").metrics["notes"])
+    assert "trained from random values: classifier.bias ((3,), now (2,)), classifier.weight ((3, " in notes
+
+
 def test_models_outside_the_attention_interface_are_fused_for_guides(
     reviews: Path, tmp_path: Path, headwise: Headwise
 ) -> None:

@@ -113,7 +113,7 @@ def build_from_pretrained(config: TextConfig, task: Task, examples: Examples) ->
             )
     if config.classifier == "first-token" and task.label_type == "tokens":
         raise UserError("--classifier first-token does not apply to tagging, which labels every token")
-    model_config, tokenizer, model, new = load_with_head(config, task, examples)
+    model_config, tokenizer, model, new, notes = load_with_head(config, task, examples)
     check_retrofit(config.retrofit, config.model, model_config)
     extension_notes = []
     if config.long_text == "extend":
@@ -124,7 +124,7 @@ def build_from_pretrained(config: TextConfig, task: Task, examples: Examples) ->
     limit = check_length(config.max_length, model, tokenizer, option="--long-text extend")
     max_length = config.max_length or min(task.fine_tuning.max_length, limit)
     initialize_by_name(model, config.seed, new & dict(model.named_parameters()).keys())
-    notes = [*describe_new(model, new), *describe_scheme(model, frozen=config.lora), *extension_notes]
+    notes += [*describe_scheme(model, frozen=config.lora), *extension_notes]
     notes += start_at_ratings(model, task, examples, new)
     if config.retrofit is not None:
         try:
@@ -146,11 +146,12 @@ def build_from_pretrained(config: TextConfig, task: Task, examples: Examples) ->
     return model, build_encoder(config, task, model_config, tokenizer, max_length), notes
 
 
-def load_with_head(config: TextConfig, task: Task, examples: Examples) -> tuple[Any, Any, Any, set[str]]:
+def load_with_head(config: TextConfig, task: Task, examples: Examples) -> tuple[Any, Any, Any, set[str], list[str]]:
     """Load a Hugging Face model with the head of a task.
 
     Returns:
-        The model's configuration, the tokenizer, the model, and the names of the parameters that are not pretrained.
+        The model's configuration, the tokenizer, the model, the names of the parameters that are not pretrained, and
+        notes on those that a user does not expect.
 
     Raises:
         UserError: the model does not exist or cannot be loaded.
@@ -176,20 +177,32 @@ def load_with_head(config: TextConfig, task: Task, examples: Examples) -> tuple[
         raise
     except Exception as error:  # libraries raise many types for damaged files
         raise unavailable_error(config.model, error, available=available) from None
-    return model_config, tokenizer, model, set(info["missing_keys"]) | {name for name, *_ in info["mismatched_keys"]}
+    missing, replaced = set(info["missing_keys"]), {name: shapes for name, *shapes in info["mismatched_keys"]}
+    notes = [*describe_missing(model, missing), *describe_replaced(replaced)]
+    return model_config, tokenizer, model, missing | replaced.keys(), notes
 
 
-def describe_new(model: Any, new: Set[str]) -> list[str]:
+def describe_missing(model: Any, missing: Set[str]) -> list[str]:
     """Return a note on new parameters of the encoder. Those of the task's head and of the pooler are always new.
 
     Args:
         model: the model.
-        new: the names of the parameters that are not pretrained.
+        missing: the names of the parameters that the pretrained model does not have.
     """
     prefix = "" if model.base_model is model else f"{model.base_model_prefix}."
-    names = new & dict(model.named_parameters()).keys()
+    names = missing & dict(model.named_parameters()).keys()
     names = {name for name in names if name.startswith(prefix) and "pooler" not in name.split(".")}
     return [f"not in the pretrained model, so trained from random values: {', '.join(sorted(names))}"] if names else []
+
+
+def describe_replaced(shapes: dict[str, Any]) -> list[str]:
+    """Return a note on parameters whose pretrained values are not used, such as those of a classifier of other labels.
+
+    Args:
+        shapes: the pretrained and the present shape of each parameter.
+    """
+    names = [f"{name} ({tuple(old)}, now {tuple(new)})" for name, (old, new) in sorted(shapes.items())]
+    return [f"other shapes in the pretrained model, so trained from random values: {', '.join(names)}"] if names else []
 
 
 def start_at_ratings(model: nn.Module, task: Task, examples: Examples, new: Container[str]) -> list[str]:
