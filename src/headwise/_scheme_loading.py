@@ -10,8 +10,8 @@ attention implementation `headwise`, and a fusion of modules whose name is an er
 load a model with an implementation or a fusion that it does not know. It reads the fusions of the outermost model only,
 so `PreTrainedModel.save_pretrained` is wrapped to add ours to the configuration of a model with a retrofitted part.
 
-PEFT loads an adapter with schemes into a model without schemes, and drops them. `PeftModel.load_adapter` is wrapped to
-refuse this.
+PEFT and transformers load an adapter with schemes into a model without schemes, and drop them. Their `load_adapter` is
+wrapped to refuse this.
 """
 
 import functools
@@ -35,6 +35,9 @@ SCHEME = "headwise_scheme"
 
 #: The name of a fusion that only headwise knows. transformers prints "Unknown fusion type: …" without headwise.
 FUSION = "headwise (the model has position schemes: install headwise, and import it before loading the model)"
+
+#: The advice for an adapter whose schemes are not those of the model.
+RETROFIT_FIRST = "call headwise.retrofit with the options of the adapter's training before loading the adapter"
 
 
 def register_scheme_loading() -> None:
@@ -84,21 +87,37 @@ def _register_fusion(module: ModuleType) -> None:
     import_module("headwise._compat").register_fusion(module, FUSION)  # the configuration turns it off
 
 
-def _check_adapters(module: ModuleType) -> None:
-    load_adapter = module.PeftModel.load_adapter
+def _check_peft_adapters(module: ModuleType) -> None:
+    _refuse_lost_schemes(module.PeftModel)
+
+
+def _check_transformers_adapters(module: ModuleType) -> None:
+    _refuse_lost_schemes(module.PeftAdapterMixin)
+
+
+def _refuse_lost_schemes(model_class: Any) -> None:
+    """Make `load_adapter` of a class raise an error if the adapter has schemes that the model does not have."""
+    load_adapter = model_class.load_adapter
 
     @functools.wraps(load_adapter)
-    def load_and_check(self: Any, model_id: Any, adapter_name: str, *args: Any, **kwargs: Any) -> Any:
-        result = load_adapter(self, model_id, adapter_name, *args, **kwargs)
-        modules_to_save = getattr(self.peft_config[adapter_name], "modules_to_save", None) or ()
-        if SCHEME in modules_to_save and not _has_schemes(self):
+    def load_and_check(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            result = load_adapter(self, *args, **kwargs)
+        except KeyError as error:  # PEFT looks up each parameter of the model's schemes in the adapter
+            if SCHEME not in str(error):
+                raise
             raise ValueError(
-                f"the adapter {model_id} contains position schemes, which the model does not have: call "
-                "headwise.retrofit with the options of the adapter's training before loading the adapter"
+                f"the adapter does not contain the parameter {error} of the model's position schemes: {RETROFIT_FIRST}"
+            ) from error
+        lost = [key for key in getattr(result, "unexpected_keys", None) or () if SCHEME in key.split(".")]
+        if lost:
+            raise ValueError(
+                "the adapter contains position schemes that the model does not have, with the parameter "
+                f"{min(lost)}: {RETROFIT_FIRST}"
             )
         return result
 
-    module.PeftModel.load_adapter = load_and_check
+    model_class.load_adapter = load_and_check
 
 
 def _has_schemes(model: Any) -> bool:
@@ -118,5 +137,6 @@ CALLBACKS: dict[str, Callback] = {
     "transformers.modeling_utils": _register_attention,
     "transformers.masking_utils": _register_masks,
     "transformers.fusion_mapping": _register_fusion,
-    "peft.peft_model": _check_adapters,
+    "transformers.integrations.peft": _check_transformers_adapters,
+    "peft.peft_model": _check_peft_adapters,
 }

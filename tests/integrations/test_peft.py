@@ -1,5 +1,6 @@
 """Schemes and PEFT: training, saving and loading, whichever was added first."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,30 @@ def test_an_adapter_with_schemes_is_refused_by_a_model_without(build: Any, tmp_p
     build().save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"call headwise\.retrofit .* before loading the adapter"):
         peft.PeftModel.from_pretrained(build_model("bert"), tmp_path)
+
+
+@pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
+def test_transformers_refuses_an_adapter_with_schemes_for_a_model_without(build: Any, tmp_path: Path) -> None:
+    base, adapter = tmp_path / "base", tmp_path / "adapter"
+    build_model("bert").save_pretrained(base)
+    model = build()
+    next(iter(model.peft_config.values())).base_model_name_or_path = str(base)
+    model.save_pretrained(adapter)
+    with pytest.raises(ValueError, match=r"call headwise\.retrofit .* before loading the adapter"):
+        build_model("bert").load_adapter(adapter)
+    with pytest.raises(ValueError, match=r"call headwise\.retrofit .* before loading the adapter"):
+        AutoModelForSequenceClassification.from_pretrained(adapter)
+
+
+@pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
+@pytest.mark.parametrize("options", [{"layers": [0]}, {"scheme": hw.T5Bias}], ids=["fewer-layers", "another-scheme"])
+def test_an_adapter_is_refused_by_a_model_with_other_schemes(build: Any, options: Any, tmp_path: Path) -> None:
+    build().save_pretrained(tmp_path)
+    retrofitted: Any = hw.retrofit(build_model("bert"), **options)
+    with pytest.raises(ValueError, match=r"call headwise\.retrofit .* before loading the adapter"):
+        peft.PeftModel.from_pretrained(copy.deepcopy(retrofitted), tmp_path)
+    with pytest.raises(ValueError, match=r"call headwise\.retrofit .* before loading the adapter"):
+        retrofitted.load_adapter(tmp_path)
 
 
 @pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)

@@ -191,7 +191,8 @@ def attend(
             (B, H, M).
         return_weight_norms: also return the sum of squares of each query's weights, before dropout, (B, H, N).
         return_lse: also return the log-sum-exp of each query's scores, (B, H, N), so that the softmax of a pair is
-            exp(score − lse). It is −∞, without gradient, for queries without any key.
+            exp(score − lse). It is −∞, without gradient, for queries without any key; with `sinks`, the sink's logit
+            for such queries unless they are padding.
         return_weights: also return the weights, before dropout, (B, H, N, M). Needs N × M memory.
         backend: `reference` (whole maps), `blockwise` (no N × M memory), `sdpa` (torch's kernels, for schemes
             without tables and coefficients, such as `Plain` and `Tener`), `triton` (fused GPU kernels), or `auto`,
