@@ -2,7 +2,9 @@
 
 import logging
 import os
+import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tqdm import tqdm
@@ -136,6 +138,29 @@ def test_interruption_prints_no_traceback(monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setattr("headwise.bench.attention.bench", interrupted)
     assert main(["bench", "attention"]) == 130
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("reports_missing_module", [False, True])
+def test_interruption_that_an_import_catches(
+    reports_missing_module: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def import_badly(_: str) -> SimpleNamespace:
+        try:
+            signal.raise_signal(signal.SIGINT)
+            pytest.fail("the signal has no effect")
+        except KeyboardInterrupt:
+            if reports_missing_module:
+                raise ModuleNotFoundError("Could not import module 'BloomPreTrainedModel'") from None
+        return SimpleNamespace(train=lambda *_, **__: pytest.fail("the run goes on"))
+
+    monkeypatch.setattr("headwise.training.import_module", import_badly)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # pytest has its own
+    try:
+        assert main(["train", "--data", "reviews.csv", "--out", str(tmp_path / "run")]) == 130
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert caplog.messages == ["\nstopped before the run began; nothing was changed"]
 
 
 @pytest.mark.parametrize(("options", "expected"), [([], True), (["--quiet"], False)])

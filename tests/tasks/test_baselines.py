@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,20 @@ def test_several_labels(tmp_path: Path) -> None:
     labels = [[1, i % 2, int(i == 0)] for i in range(40)]
     examples = build_examples({"text": texts(40), "label": labels}, {"text": texts(6), "label": labels[:6]})
     metrics = compute("multi-label", examples, tmp_path).metrics["test"]
-    assert metrics["labels of most rows"]["exact_match"] < 0.7
+    assert metrics["most frequent labels"]["exact_match"] < 0.7
     assert metrics["TF-IDF + logistic regression"]["exact_match"] == pytest.approx(5 / 6), "one row has a rare label"
+
+
+def test_no_constant_answer_has_a_higher_micro_f1(tmp_path: Path) -> None:
+    labels = [[int(i % 10 in (0, 1, 2)), int(i % 10 in (2, 3)), int(i % 10 == 4), int(i == 0)] for i in range(40)]
+    rows = {"text": texts(40), "label": labels}
+    examples = Examples({"train": Dataset.from_dict(rows), "test": Dataset.from_dict(rows)}, ("a", "b", "c", "d"), "")
+    metrics = compute("multi-label", examples, tmp_path).metrics["test"]
+    task = Task(name="reviews", label_type="multi-label", about="")
+    answers = [np.tile(answer, (40, 1)) for answer in product((-1, 1), repeat=4)]
+    best = max(task.metrics(scores, examples.splits["test"])["micro_f1"] for scores in answers)
+    assert metrics["most frequent labels"]["micro_f1"] == pytest.approx(best)
+    assert best > 0.3, "no label is in most rows"
 
 
 def test_ratings(tmp_path: Path) -> None:

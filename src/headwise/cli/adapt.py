@@ -16,6 +16,7 @@ from pathlib import Path
 from shlex import quote
 
 from headwise.cli.arguments import Parser, add_options, add_trust_option, parse_options
+from headwise.cli.interrupts import raise_caught_interrupts
 from headwise.cli.train import check_unchanged
 from headwise.errors import UserError
 from headwise.training.adaptation.config import CONFIG, UNUSED, AdaptConfig
@@ -38,7 +39,8 @@ def run(arguments: Namespace) -> int:
     config = build_config(arguments)
     out = arguments.out
     try:
-        from headwise.training.adaptation.run import adapt  # takes seconds
+        with raise_caught_interrupts():
+            from headwise.training.adaptation.run import adapt  # takes seconds
 
         result = adapt(config, out, force=arguments.force, resume=arguments.resume)
     except KeyboardInterrupt:

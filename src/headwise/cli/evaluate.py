@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from headwise.cli.arguments import add_trust_option
+from headwise.cli.interrupts import raise_caught_interrupts
 from headwise.cli.model_options import (
     add_job_options,
     add_pipeline_options,
@@ -49,8 +50,9 @@ def run(arguments: Namespace) -> int:
             from headwise.training.core.run_dir import atomic_write, check_finished, to_json
 
             check_finished(arguments.run)  # before imports that take seconds
-            from headwise.training import evaluate  # takes seconds
-            from headwise.training.core.printing import format_evaluation
+            with raise_caught_interrupts():
+                from headwise.training import evaluate  # takes seconds
+                from headwise.training.core.printing import format_evaluation
 
             evaluation = evaluate(arguments.run, arguments.data, out=arguments.out, **options)
         print(format_evaluation(evaluation))

@@ -13,6 +13,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from headwise.cli.arguments import add_safe_csv_option, add_trust_option
+from headwise.cli.interrupts import raise_caught_interrupts
 from headwise.cli.model_options import add_job_options, interrupt_hint, job_options
 from headwise.errors import UserError
 
@@ -87,7 +88,8 @@ def run(arguments: Namespace) -> int:
 
         for model in arguments.models:
             check_directory(model)  # before imports that take seconds
-        from headwise.training.inspect import inspect  # takes seconds
+        with raise_caught_interrupts():
+            from headwise.training.inspect import inspect  # takes seconds
 
         inspected = inspect(
             tuple(arguments.models),

@@ -17,6 +17,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from headwise.cli.arguments import add_safe_csv_option, add_trust_option
+from headwise.cli.interrupts import raise_caught_interrupts
 from headwise.cli.model_options import (
     add_job_options,
     add_pipeline_options,
@@ -69,7 +70,8 @@ def run(arguments: Namespace) -> int:
         from headwise.training.core.run_dir import check_finished
 
         check_finished(arguments.run)  # before imports that take seconds
-        from headwise.training import predict  # takes seconds
+        with raise_caught_interrupts():
+            from headwise.training import predict  # takes seconds
 
         num_empty = predict(arguments.run, data, arguments.out, **options)
     if num_empty:

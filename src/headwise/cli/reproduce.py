@@ -14,6 +14,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from headwise.cli.arguments import Parser
+from headwise.cli.interrupts import raise_caught_interrupts
 from headwise.cli.run_options import add_run_options, option_names, run_values
 from headwise.cli.study_options import (
     add_margin_option,
@@ -88,9 +89,10 @@ def run(arguments: Namespace) -> int:
         return 0
     if arguments.name is None and not arguments.resume:
         raise UserError("the name of a table or figure is required; headwise reproduce --list shows them")
-    from headwise.studies.reproduction import reproduce
-    from headwise.studies.reproduction.direct import write_direct_output
-    from headwise.studies.reproduction.registry import DIRECT_OUTPUTS
+    with raise_caught_interrupts():
+        from headwise.studies.reproduction import reproduce
+        from headwise.studies.reproduction.direct import write_direct_output
+        from headwise.studies.reproduction.registry import DIRECT_OUTPUTS
 
     check_resume(arguments)
     out, machine = require_out(arguments), resources(arguments)

@@ -22,6 +22,7 @@ from pathlib import Path
 from shlex import quote
 
 from headwise.cli.arguments import Parser, add_trust_option, option_name
+from headwise.cli.interrupts import raise_caught_interrupts
 from headwise.cli.run_options import add_run_options, config_class_of, run_values, split_task
 from headwise.cluster import add_cluster_option
 from headwise.errors import UserError
@@ -72,8 +73,9 @@ def run(arguments: Namespace) -> int:
     config = build_config(arguments)
     options = {name: getattr(arguments, name) for name in ("force", "resume", "push_to_hub", "hub_private_repo")}
     try:
-        from headwise.training import train  # takes seconds
-        from headwise.training.core.printing import format_result
+        with raise_caught_interrupts():
+            from headwise.training import train  # takes seconds
+            from headwise.training.core.printing import format_result
 
         if arguments.cluster is not None:
             from headwise.training.ray_train import train_on_cluster

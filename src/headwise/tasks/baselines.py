@@ -3,7 +3,7 @@
 | labels | baselines |
 |---|---|
 | one class | the most frequent label; TF-IDF with logistic regression |
-| several classes | the labels of most rows; TF-IDF with logistic regression |
+| several classes | always the same, most frequent labels; TF-IDF with logistic regression |
 | a number | the mean; TF-IDF with ridge regression |
 | tags | the most frequent tag of each word |
 | ranking | the given order of candidates, if there is one; BM25 |
@@ -29,13 +29,13 @@ from scipy.special import expit, logit
 
 from headwise.errors import first_line
 from headwise.tasks.fingerprint import hash_dataset
-from headwise.tasks.metrics.labels import column_array, label_values
+from headwise.tasks.metrics.labels import column_array, f1_from_counts, label_values
 from headwise.tasks.metrics.thresholds import tune_thresholds
 from headwise.tasks.task import Examples, Task
 
 logger = logging.getLogger(__name__)
 
-VERSION = 1  # of the stored metrics; a new version invalidates the cache
+VERSION = 2  # of the stored metrics; a new version invalidates the cache
 
 #: The columns that the baselines read.
 COLUMNS = ("text", "pair", "words", "label", "query")
@@ -141,8 +141,8 @@ def iterate_baselines(task: Task, examples: Examples, notes: list[str]) -> Itera
         counts = np.bincount(column_array(train, "label"), minlength=len(examples.labels))
         yield "most frequent label", lambda rows: np.broadcast_to(counts, (len(rows), len(counts)))
     elif task.label_type == "multi-label":
-        shares = column_array(train, "label").mean(axis=0) - 0.5
-        yield "labels of most rows", lambda rows: np.broadcast_to(shares, (len(rows), len(shares)))
+        answer = best_constant_labels(column_array(train, "label"))
+        yield "most frequent labels", lambda rows: np.broadcast_to(np.where(answer, 1, -1), (len(rows), len(answer)))
     elif task.label_type == "regression":
         mean = column_array(train, "label").mean()
         yield "mean", lambda rows: np.full(len(rows), mean)
@@ -180,6 +180,28 @@ def iterate_tfidf(task: Task, examples: Examples, notes: list[str]) -> Iterator[
     dev = examples.splits["dev"]
     shift = logit(tune_thresholds(expit(model.scores(dev)), column_array(dev, "label")))  # as for the model
     yield name, lambda rows: model.scores(rows) - shift
+
+
+def best_constant_labels(labels: Any) -> Any:
+    """Return the labels that have the highest micro F1 if every row gets them: (classes,), 0 or 1.
+
+    They are the most frequent labels. How many there are depends on their frequencies.
+
+    Args:
+        labels: (rows, classes), 0 or 1.
+
+    Example:
+        >>> best_constant_labels(np.array([[1, 0, 0], [1, 0, 0], [1, 1, 0], [0, 1, 0], [0, 0, 1]]))
+        array([1, 1, 0])
+    """
+    counts = labels.sum(axis=0)
+    most_frequent_first = np.argsort(-counts, kind="stable")
+    num_answered = np.arange(1, len(counts) + 1)
+    num_correct = np.cumsum(counts[most_frequent_first])
+    sizes = np.stack([num_correct, num_answered * len(labels), np.full(len(counts), counts.sum())], axis=1)
+    is_answered = np.zeros(len(counts), dtype=int)
+    is_answered[most_frequent_first[: f1_from_counts(sizes).argmax() + 1]] = 1
+    return is_answered
 
 
 def tag_by_word(train: Dataset, num_tags: int) -> Any:
