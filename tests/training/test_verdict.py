@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from sklearn.metrics import confusion_matrix, f1_score
 
-from headwise.training.core.verdict import judge, judge_run
+from headwise.training.core.verdict import expected_macro_f1, judge, judge_run
 from tests.training.conftest import Headwise, write
 
 
@@ -54,6 +56,31 @@ def test_a_clearly_better_linear_model_is_always_named() -> None:
     assert nothing.startswith("learned nothing: ")
     assert "; below TF IDF (baseline 0.7400); try" in nothing
     assert "TF IDF" not in judge_accuracy(0.30, error=0.02, most_frequent_label=0.276, TF_IDF=0.31)
+
+
+def test_macro_f1_must_exceed_that_of_random_answers() -> None:
+    """Random answers have a higher macro F1 than a constant answer."""
+
+    def verdict(matrix: list[list[int]]) -> str:
+        pairs = [(i, j) for i, row in enumerate(matrix) for j, count in enumerate(row) for _ in range(count)]
+        true, predicted = zip(*pairs, strict=True)
+        scores = [f1_score(true, answers, average="macro", zero_division=0) for answers in (predicted, [0] * len(true))]
+        value, constant = ({"macro_f1": score} for score in scores)
+        assert value["macro_f1"] > constant["macro_f1"]
+        options: dict[str, Any] = {"primary_metric": "macro_f1", "standard_error": 0.03, "labels": ["no", "yes"]}
+        return judge(value, {"most frequent label": constant}, confusion_matrix=matrix, **options)
+
+    assert verdict([[25, 25], [27, 23]]).startswith("learned nothing: not better than the same answers in random order")
+    assert verdict([[27, 23], [23, 27]]).startswith("not clearly better than the same answers in random order")
+    assert verdict([[40, 10], [10, 40]]).startswith("better than always answering")
+
+
+def test_the_expected_macro_f1_is_the_mean_over_random_orders() -> None:
+    generator = np.random.default_rng(0)
+    true, predicted = generator.integers(0, 3, 400), generator.choice(3, 400, p=[0.7, 0.2, 0.1])
+    orders = [generator.permutation(predicted) for _ in range(300)]
+    mean = np.mean([f1_score(true, order, average="macro") for order in orders])
+    assert expected_macro_f1(confusion_matrix(true, predicted).tolist()) == pytest.approx(mean, abs=5e-3)
 
 
 def test_an_error_is_better_when_it_is_lower() -> None:

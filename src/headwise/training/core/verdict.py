@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from headwise.tasks.summary import are_ratings
 
 #: Metrics of which a lower value is better.
@@ -121,6 +123,16 @@ def judge(
             f"not clearly better than {answer} {figures(constant)}: the difference is within {CLEAR:g} standard errors"
             f"{also_below}; {describe_hints((*hints, 'more rows to evaluate'))}"
         )
+    if primary_metric == "macro_f1" and confusion_matrix:
+        expected = expected_macro_f1(confusion_matrix)
+        random_order = f"better than the same answers in random order ({primary_metric} {value:.4f}, {expected:.4f})"
+        if value <= expected:
+            return f"learned nothing: not {random_order}{also_below}; {hint}"
+        if value <= expected + margin:
+            return (
+                f"not clearly {random_order}: the difference is within {CLEAR:g} standard errors{also_below}; "
+                f"{describe_hints((*hints, 'more rows to evaluate'))}"
+            )
     prefix = "" if constant is None else f"better than {answer}, but "
     if other is not None and is_below:
         return f"{prefix}below {other} {figures(other)}; {hint}"
@@ -174,6 +186,17 @@ def find_used_labels(matrix: Sequence[Sequence[int]], labels: Sequence[str]) -> 
     true_labels = [label for label, row in zip(labels, matrix, strict=True) if any(row)]
     predicted_labels = [label for label, column in zip(labels, zip(*matrix, strict=True), strict=True) if any(column)]
     return true_labels, predicted_labels
+
+
+def expected_macro_f1(matrix: Sequence[Sequence[int]]) -> float:
+    """Return the macro F1 that is expected if the predictions of all rows are put in random order.
+
+    >>> expected_macro_f1([[25, 25], [25, 25]]), expected_macro_f1([[50, 0], [0, 50]])
+    (0.5, 0.5)
+    """
+    true, predicted = [sum(row) for row in matrix], [sum(column) for column in zip(*matrix, strict=True)]
+    used = [(t, p) for t, p in zip(true, predicted, strict=True) if t + p]
+    return float(np.mean([2 * t * p / (t + p) for t, p in used]) / sum(true))
 
 
 def describe_hints(hints: Sequence[str]) -> str:
