@@ -112,19 +112,24 @@ def test_masked_tiles_are_never_read(name: str) -> None:
     torch.testing.assert_close(results, expected, atol=2e-4, rtol=2e-3)
 
 
-@pytest.mark.parametrize("name", keep_short(["plain", "rpr", "transformer-xl"], "transformer-xl"))
+@pytest.mark.parametrize("name", ["plain", "transformer-xl"])
 def test_tiles_of_a_mask_are_listed_once_until_it_changes(name: str) -> None:
     """The layers of a model have the same mask, and a mask that was changed in place is another one."""
     scheme = make_scheme(name, HEADS, WIDTH, dtype=torch.float32).to(DEVICE)
     n = 4 * TILE
-    inputs = [torch.randn(2, HEADS, n, WIDTH, device=DEVICE) for _ in range(3)]
+    inputs = [torch.randn(2, HEADS, n, WIDTH, device=DEVICE, requires_grad=True) for _ in range(3)]
+    leaves = [*inputs, *scheme.parameters()]
     mask = torch.rand(2, 1, n, n, device=DEVICE) > 0.3
     mask[0, :, :, TILE : 2 * TILE] = False
 
+    def compute(backend: Any) -> list[Tensor]:
+        output = attend(*inputs, scheme=scheme, mask=mask, backend=backend)
+        return [output.detach(), *torch.autograd.grad(output.square().sum(), leaves)]
+
     def num_listings() -> int:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
-            results = run(scheme, inputs, mask=mask, backend="triton")
-        torch.testing.assert_close(results, run(scheme, inputs, mask=mask, backend="reference"), atol=2e-4, rtol=2e-3)
+            results = compute("triton")
+        torch.testing.assert_close(results, compute("reference"), atol=2e-4, rtol=2e-3)
         return sum(event.count for event in profiler.key_averages() if event.key == "aten::scatter_")
 
     assert num_listings() > 0

@@ -146,7 +146,8 @@ class PlannedCall(CachedCall):
     """Calls that the passes of `passes.py` compute, with a plan that is found once."""
 
     def forward(self, inputs: Sequence[Tensor]) -> Results:
-        output, lse, *_ = run_forward(self.plan, (*self.operator_tensors(inputs), *self.scalars))
+        arguments = (*self.operator_tensors(inputs), *self.scalars)
+        output, lse, *_ = run_forward(self.plan, arguments, in_eager_mode=True)
         assert output is not None
         assert lse is not None
         return output, lse
@@ -165,8 +166,8 @@ def run_planned_backward(
     (d_output,) = d_outputs
     needs = call.needed_names(needs_grad)
     arguments = (*call.operator_tensors(inputs), *call.scalars)
-    unused: tuple[None, ...] = (None, None, None)
-    grads = run_backward(call.plan, arguments, needs, output, lse, None, None, d_output, None, *unused)
+    results = output, lse, None, None
+    grads = run_backward(call.plan, arguments, needs, *results, d_output, None, None, None, None, in_eager_mode=True)
     by_name = dict(zip(DIFFERENTIABLE, grads, strict=True))
     return [by_name[name] if is_needed else None for name, is_needed in zip(call.names, needs_grad, strict=True)]
 

@@ -44,8 +44,15 @@ def forward(*arguments: Any) -> tuple[Tensor | None, ...]:
     return run_forward(get_plan(*arguments), arguments)
 
 
-def run_forward(plan: Plan, arguments: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
-    """Run the forward pass of a plan."""
+def run_forward(plan: Plan, arguments: tuple[Any, ...], *, in_eager_mode: bool = False) -> tuple[Tensor | None, ...]:
+    """Run the forward pass of a plan.
+
+    Args:
+        plan: the plan.
+        arguments: the operators' arguments.
+        in_eager_mode: whether the call is not part of a compiled program. Memory that is allocated in one may belong to
+            a CUDA graph, so that nothing can be kept in it.
+    """
     arguments = plan.contiguous_args(arguments)
     q: Tensor = arguments[0]
     output, lse, received, offset_sums, weight_norms = outputs = plan.outputs(q)
@@ -62,7 +69,7 @@ def run_forward(plan: Plan, arguments: tuple[Any, ...]) -> tuple[Tensor | None, 
         received_ptr=received,
         offset_sums_ptr=offset_sums,
     )
-    visited = VisitedTiles(plan, tensors, arguments[MASK])
+    visited = VisitedTiles(plan, tensors, arguments[MASK] if in_eager_mode else None)
     run = plan.launches(forward_launches)
     with use_device_of(q):
         if plan.dense_table is not None and plan.want_received:
@@ -108,6 +115,8 @@ def run_backward(
     d_received: Any,
     d_offset_sums: Any,
     d_weight_norms: Any,
+    *,
+    in_eager_mode: bool = False,
 ) -> list[Tensor | None]:
     """Run the backward pass of a plan. Gradients of outputs that the plan does not have are not read."""
     inputs = plan.contiguous_args(inputs)
@@ -166,7 +175,7 @@ def run_backward(
         d_bias_ptr=full_d_bias,
         d_scores_ptr=full_d_bias,
     )
-    visited = VisitedTiles(plan, tensors, inputs[MASK])
+    visited = VisitedTiles(plan, tensors, inputs[MASK] if in_eager_mode else None)
     run = plan.launches(backward_launches, d_output, full_d_bias, is_shared_bias, d_lse is not None, needs)
     with use_device_of(q):
         if plan.dense_table is not None:

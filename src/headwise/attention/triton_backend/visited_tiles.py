@@ -38,7 +38,7 @@ class VisitedTiles:
     Args:
         plan: the plan.
         tensors: the kernels' tensors, by parameter name.
-        mask: the boolean mask that these contain as bytes, or None.
+        mask: the boolean mask that these contain as bytes, or None to keep no lists for other calls.
     """
 
     def __init__(self, plan: Plan, tensors: dict[str, Any], mask: Tensor | None) -> None:
