@@ -217,7 +217,8 @@ def test_autocast_casts_tensors_before_attention(family: str, monkeypatch: pytes
     """Rotary models have q and k in float32. Cached calls of kernels take tensors of one dtype."""
     model = hw.retrofit(build_model(family), hw.DistanceAware)
     module = sys.modules["headwise.integrations.hf_attention"]
-    dtypes, attend = set(), module.attend
+    dtypes: set[torch.dtype] = set()
+    attend = module.attend
 
     def record(*tensors: Any, **options: Any) -> Any:
         dtypes.update(x.dtype for x in tensors)

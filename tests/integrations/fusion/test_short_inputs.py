@@ -60,7 +60,7 @@ def test_short_inputs_give_the_same(name: str, training: bool, padding: bool, fu
 
 def test_the_limit_is_the_number_of_pairs(fused_calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     case = CASES["parakeet"]
-    model = hw.fuse_attention(build_model(case).eval(), verbose=False)
+    model: Any = hw.fuse_attention(build_model(case).eval(), verbose=False)
     layer: Any = type(model.layers[0].self_attn)
     monkeypatch.setattr(layer, "max_pairs", MaxPairs(inference=2 * LENGTH**2))
     for length, is_fused in ((LENGTH, False), (LENGTH + 1, True)):
@@ -75,7 +75,7 @@ def test_the_limit_is_the_number_of_pairs(fused_calls: list[Any], monkeypatch: p
 @pytest.mark.parametrize("name", ["deberta-v3", "parakeet"])
 def test_guides_read_short_inputs(name: str) -> None:
     case = CASES[name]
-    model = hw.fuse_attention(build_model(case).train(), verbose=False)
+    model: Any = hw.fuse_attention(build_model(case).train(), verbose=False)
     _, batch = case.batch(model.config, LENGTH, True)
     with hw.guiding(model, [hw.guides.MapDiscrimination(0.1)]) as guided:
         model(**batch)
@@ -93,7 +93,7 @@ def test_weights_of_short_inputs() -> None:
 def test_checkpoints_repeat_the_same_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reentrant checkpoint runs the first pass without gradients; dropout is repeated only in the same attention."""
     case = CASES["parakeet"]
-    model = hw.fuse_attention(build_model(case).train(), verbose=False)
+    model: Any = hw.fuse_attention(build_model(case).train(), verbose=False)
     monkeypatch.setattr(type(model.layers[0].self_attn), "max_pairs", MaxPairs(training=2**20))
     for layer in model.layers:
         layer.self_attn.attention_dropout = 0.3
