@@ -117,7 +117,7 @@ def test_a_replaced_classifier_is_named(bert: Path, reviews: Path, tmp_path: Pat
     AutoModelForSequenceClassification.from_pretrained(bert, num_labels=3).save_pretrained(model)
     config = TextConfig(data=(str(reviews),), model=str(model), epochs=1)
     notes = " ".join(train(config, tmp_path / "run").metrics["notes"])
-    assert "trained from random values: classifier.bias ((3,), now (2,)), classifier.weight ((3, " in notes
+    assert "trained from random values: classifier.bias (3, now 2), classifier.weight (3 × 16, now 2 × 16)" in notes
 
 
 def test_models_outside_the_attention_interface_are_fused_for_guides(

@@ -32,7 +32,7 @@ def raise_caught_interrupts() -> Iterator[None]:
     signal.signal(signal.SIGINT, interrupt)
     try:
         yield
-    except Exception:
+    except Exception:  # packages report an interrupt as an error of any type
         if is_interrupted:
             raise KeyboardInterrupt from None
         raise

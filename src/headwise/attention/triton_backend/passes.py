@@ -50,8 +50,8 @@ def run_forward(plan: Plan, arguments: tuple[Any, ...], *, in_eager_mode: bool =
     Args:
         plan: the plan.
         arguments: the operators' arguments.
-        in_eager_mode: whether the call is not part of a compiled program. Memory that is allocated in one may belong to
-            a CUDA graph, so that nothing can be kept in it.
+        in_eager_mode: False if a compiled program may contain the call. Nothing is kept then for later calls, because
+            memory that a compiled program allocates may belong to a CUDA graph.
     """
     arguments = plan.contiguous_args(arguments)
     q: Tensor = arguments[0]

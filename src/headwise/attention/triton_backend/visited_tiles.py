@@ -1,10 +1,12 @@
 """Lists of the tiles in which a dense mask allows any pair. The kernels visit no others.
 
-Listing the tiles takes longer than attention over a short text, so the layers of a model share the lists of a mask.
+The layers of a model get the same mask and share its lists.
 
 Legend: B batch, H heads, N queries, M keys.
 """
 
+from collections import defaultdict
+from collections.abc import MutableMapping
 from typing import Any
 
 import torch
@@ -17,19 +19,19 @@ from headwise.attention.triton_backend.launch import Tile
 from headwise.attention.triton_backend.plan import Plan
 
 #: The version of a tensor, which counts its changes in place, and what was computed from this version, by stream.
-_results: Any = WeakTensorKeyDictionary()
+_results: MutableMapping[Tensor, tuple[int, defaultdict[int, dict[Any, Any]]]] = WeakTensorKeyDictionary()
 
 
-def results_of(x: Tensor | None) -> dict[Any, Any]:
-    """Return a cache for what depends on this tensor only, which is empty again after a change of the tensor."""
+def get_cache(x: Tensor | None) -> dict[Any, Any]:
+    """Return the cache of what depends on this tensor only; a change of the tensor empties it. It is new for None."""
     if x is None or x.is_inference() or not can_cache(x.device):
         return {}
-    version, results = _results.get(x, (None, {}))
-    if version != x._version:
-        results = {}
-        _results[x] = x._version, results
+    version, by_stream = _results.get(x, (None, None))
+    if by_stream is None or version != x._version:
+        by_stream = defaultdict[int, dict[Any, Any]](dict)
+        _results[x] = x._version, by_stream
     stream = torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0
-    return results.setdefault(stream, {})  # type: ignore[no-any-return]
+    return by_stream[stream]
 
 
 class VisitedTiles:
@@ -43,7 +45,7 @@ class VisitedTiles:
 
     def __init__(self, plan: Plan, tensors: dict[str, Any], mask: Tensor | None) -> None:
         self.plan, self.tensors = plan, tensors
-        self.cache = results_of(mask)
+        self.cache = get_cache(mask)
 
     def set(self, tile_name: str, *, per_key: bool = False) -> None:
         """Set the kernels' argument for the kernel with this tile."""
@@ -118,7 +120,7 @@ class VisitedDzTiles:
         self.is_used = visited is not None and plan.skips_tiles(self.tile)
         if visited is None or not self.is_used:
             return
-        self._cache = results_of(visited)
+        self._cache = get_cache(visited)
         key = tile_size, self.tile.block_n
         if key not in self._cache:
             is_visited = visited[..., : visited.shape[3] // 2 + 1].diff() > 0

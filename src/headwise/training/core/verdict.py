@@ -125,7 +125,9 @@ def judge(
         )
     if primary_metric == "macro_f1" and confusion_matrix:
         expected = expected_macro_f1(confusion_matrix)
-        random_order = f"better than the same answers in random order ({primary_metric} {value:.4f}, {expected:.4f})"
+        random_order = (
+            f"better than the same answers in random order ({primary_metric} {value:.4f}, baseline {expected:.4f})"
+        )
         if value <= expected:
             return f"learned nothing: not {random_order}{also_below}; {hint}"
         if value <= expected + margin:

@@ -201,7 +201,11 @@ def describe_replaced(shapes: dict[str, Any]) -> list[str]:
     Args:
         shapes: the pretrained and the present shape of each parameter.
     """
-    names = [f"{name} ({tuple(old)}, now {tuple(new)})" for name, (old, new) in sorted(shapes.items())]
+
+    def sizes(shape: Any) -> str:
+        return " × ".join(map(str, shape))
+
+    names = [f"{name} ({sizes(old)}, now {sizes(new)})" for name, (old, new) in sorted(shapes.items())]
     return [f"other shapes in the pretrained model, so trained from random values: {', '.join(names)}"] if names else []
 
 
