@@ -266,7 +266,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--lengths", type=int, nargs="+", default=[], help=lengths)
     parser.add_argument("--label", default="", help="what is special about this run; it is part of the results' keys")
     parser.add_argument("--always", action="store_true", help="fuse short inputs, too; combine it with --label")
-    parser.add_argument("--repeats", type=int, default=5, help="timed rounds")
+    parser.add_argument("--repeats", type=int, default=15, help="timed rounds")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no job after this time")
     parser.add_argument("--tiny", action="store_true", help="a dry run with tiny models on a CPU")
     parser.add_argument("--table", action="store_true", help="print the results as a Markdown table")

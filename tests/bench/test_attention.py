@@ -1,6 +1,7 @@
 """`headwise bench attention`: implementations compute the same, and reports are complete."""
 
 import csv
+import gc
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -198,10 +199,16 @@ def test_out_of_memory_is_reported() -> None:
 def test_samples_are_interleaved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "SAMPLE_SECONDS", 0.0)
     order: list[str] = []
-    workloads: dict[str, measure.Workload] = {"a": lambda: order.append("a"), "b": lambda: order.append("b")}
+    collects: list[bool] = []
+    workloads: dict[str, measure.Workload] = {
+        "a": lambda: order.append("a"),
+        "b": lambda: order.append("b") or collects.append(gc.isenabled()),  # type: ignore[func-returns-value]
+    }
     samples = measure.time_interleaved(workloads, 3, torch.device("cpu"))
     assert [len(times) for times in samples.values()] == [3, 3]
-    assert "".join(order).endswith("ababab")
+    assert "".join(order).endswith("abbaab")
+    assert not any(collects[-3:])
+    assert gc.isenabled()
 
 
 def test_ratios_are_computed_round_by_round() -> None:

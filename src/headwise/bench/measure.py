@@ -8,8 +8,8 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -79,15 +79,33 @@ def resolve_device(name: str) -> torch.device:
 def time_interleaved(workloads: Mapping[str, Workload], repeats: int, device: torch.device) -> dict[str, list[float]]:
     """Measure seconds per call, `repeats` samples for each workload.
 
-    Each repeat runs all workloads, so that changes of the machine's speed affect all of them. The workloads must have
-    run once before.
+    Each repeat runs all workloads, so that changes of the machine's speed affect all of them. Every second repeat runs
+    them in reverse order, so that none gains from its place. Python's garbage collector runs between repeats only,
+    because it would interrupt single samples. The workloads must have run once before.
     """
     calls = {name: 1 + int(SAMPLE_SECONDS / seconds_per_call(work, 1, device)) for name, work in workloads.items()}
     samples: dict[str, list[float]] = {name: [] for name in workloads}
-    for _ in range(repeats):
-        for name, workload in workloads.items():
-            samples[name].append(seconds_per_call(workload, calls[name], device))
+    with without_garbage_collection():
+        for repeat in range(repeats):
+            gc.collect()
+            for name in reversed(list(workloads)) if repeat % 2 else workloads:
+                samples[name].append(seconds_per_call(workloads[name], calls[name], device))
     return samples
+
+
+@contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Turn Python's garbage collector off. `gc.collect()` ignores the objects that exist now, so it is fast."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if was_enabled:
+            gc.enable()
 
 
 def capture_cuda_graph(workload: Workload) -> Workload:

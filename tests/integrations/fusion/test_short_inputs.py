@@ -12,10 +12,9 @@ from headwise.integrations.fusion.attention import MaxPairs
 from tests.integrations.fusion.cases import CASES, build_model
 from tests.integrations.fusion.test_families import check_same, run
 
-#: Cases of the families with a limit.
-LIMITED = [
-    name for name, case in CASES.items() if case.family in ("DeBERTa", "DeBERTa-v2", "Parakeet", "Wav2Vec2-Conformer")
-]
+#: The families with a limit, and their cases.
+LIMITED_FAMILIES = ("DeBERTa", "DeBERTa-v2", "Nemotron-ASR-streaming", "Parakeet", "Wav2Vec2-Conformer")
+LIMITED = [name for name, case in CASES.items() if case.family in LIMITED_FAMILIES]
 LENGTH = 11
 
 

@@ -1,7 +1,7 @@
 """Nemotron-ASR-streaming with fused attention: Transformer-XL's relative positions, as in `headwise.TransformerXL`.
 
-Frames attend in chunks, to their own and some earlier ones. The layers get this mask from the encoder, without heads.
-In training, dropout of the sinusoidal embeddings is the same for all inputs of a batch.
+Frames attend in chunks, to their own and some earlier ones. The layers get this N × N mask from the encoder. In
+training, dropout of the sinusoidal embeddings is the same for all inputs of a batch.
 """
 
 from typing import Any
@@ -11,7 +11,13 @@ from transformers.models.nemotron_asr_streaming.modeling_nemotron_asr_streaming 
     NemotronAsrStreamingEncoderAttention,
 )
 
-from headwise.integrations.fusion.attention import dropout_probability, fused_attention, split_heads
+from headwise.integrations.fusion.attention import (
+    MaxPairs,
+    dropout_probability,
+    fused_attention,
+    is_short,
+    split_heads,
+)
 from headwise.integrations.fusion.audio import subsampled_example
 from headwise.integrations.fusion.conformer import transformer_xl_terms
 from headwise.integrations.fusion.family import Family
@@ -19,6 +25,8 @@ from headwise.integrations.fusion.family import Family
 
 class FusedNemotronAsrStreamingEncoderAttention(NemotronAsrStreamingEncoderAttention):
     """Self-attention of the encoder, with the frames of a cache if there is one."""
+
+    max_pairs = MaxPairs(inference=2**20, training=2**20)
 
     def forward(  # type: ignore[override]
         self,
@@ -28,6 +36,8 @@ class FusedNemotronAsrStreamingEncoderAttention(NemotronAsrStreamingEncoderAtten
         past_key_values: Any = None,
         **options: Any,
     ) -> tuple[Tensor, Tensor | None]:
+        if is_short(self, hidden_states, self.max_pairs, output_attentions=options.get("output_attentions")):
+            return super().forward(hidden_states, position_embeddings, attention_mask, past_key_values, **options)
         q, k, v = (
             split_heads(projection(hidden_states), self.head_dim)
             for projection in (self.q_proj, self.k_proj, self.v_proj)
@@ -51,7 +61,6 @@ class FusedNemotronAsrStreamingEncoderAttention(NemotronAsrStreamingEncoderAtten
 FAMILY = Family(
     name="Nemotron-ASR-streaming",
     layers={NemotronAsrStreamingEncoderAttention: FusedNemotronAsrStreamingEncoderAttention},
-    uses_mask_interface=True,
     num_maps=4,
     build_example=subsampled_example,
 )
