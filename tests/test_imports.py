@@ -145,6 +145,13 @@ def test_python_names_the_missing_extra(module: str) -> None:
     assert result.stderr.splitlines()[-1] == f"headwise._extras.MissingExtraError: headwise.{module} {needs}"
 
 
+def test_benchmarks_need_no_training() -> None:
+    hidden = ("bm25s", "datasets", "pyarrow", "sacrebleu", "seqeval")
+    modules = "attention, formulas, fusion, guiding, measure, report, runner"
+    result = run_python(f"from headwise.bench import {modules}\nimport headwise.cli.bench", hidden=hidden)
+    assert result.returncode == 0, result.stderr
+
+
 def test_names_of_headwise_name_the_missing_extra() -> None:
     code = """
         import headwise
@@ -167,7 +174,7 @@ def test_names_of_headwise_name_the_missing_extra() -> None:
         (["predict", "run", "a.csv", "--out", "b.csv"], STUDIES, "headwise[train]"),
         (["tasks"], STUDIES, "headwise[train]"),
         (["inspect", "run", "--out", "page.html"], STUDIES, "headwise[inspect]"),
-        (["bench", "attention"], STUDIES, "headwise[train]"),
+        (["bench", "attention"], STUDIES, "headwise[inspect]"),
         (["simulate", "mind", "--out", "log", "--titles", "titles"], STUDIES, "headwise[train]"),
         (["train", "--data", "a.csv", "--out", "run"], ("seqeval",), "seqeval: pip install 'headwise[train]'"),
         (["compare", "--data", "a.csv", "--methods", "plain", "--out", "x"], ("optuna",), "headwise[studies]"),

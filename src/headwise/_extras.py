@@ -24,7 +24,7 @@ _TRAIN = (
 #: The modules that each extra adds to torch and numpy.
 EXTRAS = {
     "hf": _HF,
-    "inspect": (*_HF, "matplotlib", "sklearn"),
+    "inspect": (*_HF, "matplotlib", "rich", "sklearn"),
     "train": _TRAIN,
     "studies": (*_TRAIN, "optuna", "sqlalchemy"),
 }

@@ -2,4 +2,4 @@
 
 from headwise._extras import require
 
-require("train", __name__)
+require("inspect", __name__)

@@ -42,6 +42,7 @@ COMMANDS = {
 COMMAND_EXTRAS: dict[str, str | None] = {
     "warm-up": None,
     "inspect": "inspect",
+    "bench": "inspect",
     "compare": "studies",
     "sweep": "studies",
     "reproduce": "studies",
