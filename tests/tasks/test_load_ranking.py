@@ -117,7 +117,9 @@ def test_bad_rows(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_missing_files_and_columns_raise_errors(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no file of queries and documents and relevance; expected queries\.jsonl"):
+    with pytest.raises(
+        UserError, match="no file whose name begins with queries; corpus or documents; qrels or relevance"
+    ):
         load_ranking(tmp_path)
     with pytest.raises(UserError, match=r"no such directory; a ranking needs .*, or --queries, "):
         load_ranking(tmp_path / "none")

@@ -32,7 +32,7 @@ DOCUMENT_ID_NAMES = ("corpus-id", "corpus_id", "document_id", "document-id", "do
 SCORE_NAMES = ("score", "relevance", "label", "rating")
 
 #: The beginnings of file names in a directory, and the directory of relevance files.
-QUERY_FILES, DOCUMENT_FILES, RELEVANCE_FILES = ("queries",), ("corpus", "documents"), ("qrels", "relevance")
+PREFIXES = {"queries": ("queries",), "documents": ("corpus", "documents"), "relevance": ("qrels", "relevance")}
 
 LAYOUT = (
     "queries.jsonl (_id, text), corpus.jsonl (_id, text, optionally title) and qrels/train.tsv, qrels/dev.tsv, "
@@ -277,19 +277,18 @@ def find_in_directory(directory: Path, *, alternative: str = "") -> dict[str, li
         reason = "a file" if directory.exists() else "no such directory"
         raise UserError(f"{directory}: {reason}; a ranking needs a directory with {LAYOUT}{alternative}")
     paths = sorted(path for path in directory.iterdir() if path.is_file() and has_known_extension(path))
-    files = {
-        "queries": [path for path in paths if path.name.startswith(QUERY_FILES)],
-        "documents": [path for path in paths if path.name.startswith(DOCUMENT_FILES)],
-        "relevance": [path for path in paths if path.name.startswith(RELEVANCE_FILES)],
-    }
-    for name in RELEVANCE_FILES:
+    files = {role: [path for path in paths if path.name.startswith(prefixes)] for role, prefixes in PREFIXES.items()}
+    for name in PREFIXES["relevance"]:
         if (directory / name).is_dir():
             inner = sorted(path for path in (directory / name).iterdir() if path.is_file())
             files["relevance"] += [path for path in inner if has_known_extension(path)]
-    missing = [name for name, found in files.items() if not found]
+    missing = [" or ".join(PREFIXES[role]) for role, found in files.items() if not found]
     if missing:
         found = ", ".join(path.name for path in paths[:6]) or "no data files"
-        raise UserError(f"{directory}: no file of {' and '.join(missing)}; expected {LAYOUT}; found {found}")
+        raise UserError(
+            f"{directory}: no file whose name begins with {'; '.join(missing)}. A ranking needs a directory with "
+            f"{LAYOUT}, or the same as CSV or Parquet{alternative}. The directory has {found}"
+        )
     return files
 
 
