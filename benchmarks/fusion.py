@@ -46,8 +46,9 @@ SHAPES, LONGEST, COMPILE = KINDS = ("shapes", "longest", "compile")
 TEXT_LENGTHS = (512, 2048, 8192)
 TINY_LENGTHS = (32,)
 
-#: First length of the search for the longest input, and the factor between lengths.
-FIRST_LENGTH, FACTOR, MAX_LENGTH = 1024, 2, 2**20
+#: First and last number of tokens and seconds of the search for the longest input, and the factor between lengths.
+FIRST_LENGTH, LAST_LENGTH = {"tokens": 2**12, "seconds": 40}, {"tokens": 2**20, "seconds": 2**20}
+FACTOR = 2
 
 #: The search for the longest input ends after a step that takes longer.
 MAX_STEP_SECONDS = 5.0
@@ -338,9 +339,9 @@ def find_longest(name: str, implementation: str, arguments: argparse.Namespace) 
     The search for the fused model starts with the longest input of the original, if that is known.
     """
     spec = MODELS[name]
-    length, limit = (spec.tiny_lengths[0], spec.tiny_lengths[-1]) if arguments.tiny else (FIRST_LENGTH, MAX_LENGTH)
-    if not arguments.tiny and spec.unit != "tokens":
-        length, limit = spec.lengths[0], MAX_LENGTH * spec.lengths[0]
+    length, limit = FIRST_LENGTH[spec.unit], LAST_LENGTH[spec.unit]
+    if arguments.tiny:
+        length, limit = spec.tiny_lengths[0], spec.tiny_lengths[-1]
     if implementation == FUSED:
         results = map(json.loads, read_lines(arguments.out))
         known = (x.get("longest") for x in results if x["key"].startswith(f"{name} longest {ORIGINAL}"))
