@@ -233,6 +233,8 @@ def test_implementation_of_one_configuration_is_set() -> None:
     with pytest.warns(RuntimeWarning, match="in a form that headwise does not support"):
         _compat.set_attn_implementation(config, "headwise")
     assert _compat.get_attn_implementation(config) == "headwise"
+    config._attn_implementation = "eager"
+    assert _compat.get_attn_implementation(config) == "eager"
 
 
 def test_attention_runs_without_the_collector_of_transformers(monkeypatch: pytest.MonkeyPatch) -> None:

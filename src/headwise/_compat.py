@@ -12,6 +12,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from operator import attrgetter
@@ -284,8 +285,16 @@ def is_interpreted(kernel: Any) -> bool:
 
 
 def get_attn_implementation(config: Any) -> str | None:
-    """Return the attention implementation of a configuration."""
-    implementation: str | None = getattr(config, "_attn_implementation", None)
+    """Return the attention implementation of a configuration.
+
+    Every layer asks in every pass. transformers' configurations look up attributes in Python, which takes microseconds.
+    """
+    implementation: str | None
+    if not torch.compiler.is_compiling():
+        with suppress(AttributeError, KeyError):
+            implementation = object.__getattribute__(config, "__dict__")["_attn_implementation_internal"]
+            return implementation
+    implementation = getattr(config, "_attn_implementation", None)
     return implementation
 
 
@@ -298,7 +307,8 @@ def can_set_attn_implementation(model: Any) -> bool:
 def set_attn_implementation(config: Any, name: str | None) -> None:
     """Set the attention implementation of one configuration. transformers' own method also checks and sets others."""
     config._attn_implementation_internal = name
-    if get_attn_implementation(config) != name:
+    if getattr(config, "_attn_implementation", None) != name:
+        del config._attn_implementation_internal  # `get_attn_implementation` would read it
         warn_once(
             "this version of transformers stores attention implementations in a form that headwise does not support: "
             "those of a model's parts are set together with the model's"
