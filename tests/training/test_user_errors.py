@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from transformers import AutoConfig, AutoTokenizer, RobertaConfig, RobertaModel, T5Config, T5EncoderModel
+from transformers.models.led.configuration_led import LEDConfig
 
 from headwise.errors import UserError
 from headwise.training import TextConfig, TextModel, evaluate, predict, train
@@ -71,6 +72,15 @@ def test_pretrained_models_without_some_of_their_layers(
         assert f"{tmp_path / name}: " in line
         assert f"are missing, such as {'bert' if name == 'layers' else 'transformer'}.{layer}" in line
         assert not (tmp_path / "run").exists()
+
+
+def test_models_without_a_class_for_the_task(reviews: Path, bert: Path, tmp_path: Path, headwise: Headwise) -> None:
+    LEDConfig().save_pretrained(tmp_path / "led")
+    AutoTokenizer.from_pretrained(bert).save_pretrained(tmp_path / "led")
+    shutil.copy(bert / "model.safetensors", tmp_path / "led")
+    line = error_line(headwise, "--data", reviews, "--model", tmp_path / "led", "--out", tmp_path / "run")
+    assert "transformers has no AutoModelForSequenceClassification for a model with LEDConfig; choose another" in line
+    assert not (tmp_path / "run").exists()
 
 
 def test_options(reviews: Path, bert: Path, tmp_path: Path, headwise: Headwise) -> None:

@@ -52,6 +52,10 @@ def remote_code(trusted: bool) -> Iterator[None]:
             del os.environ[TRUST_VARIABLE]
 
 
+#: The message of transformers' auto classes for models that they do not have.
+UNKNOWN_TO_AUTO_CLASS = re.compile(r"class \S*?(?P<config>\w+)'> for this kind of AutoModel: (?P<auto_class>\w+)")
+
+
 def load_pretrained(loader: Any, path: Path | str, *, complete: bool = False, **options: Any) -> Any:
     """Load a configuration, tokenizer or model of a directory or the hub.
 
@@ -92,6 +96,11 @@ def load_pretrained(loader: Any, path: Path | str, *, complete: bool = False, **
             f"{path}: the tokenizer cannot be loaded (TypeError: {error}); check tokenizer_config.json"
         ) from None
     except ValueError as error:
+        if unknown := UNKNOWN_TO_AUTO_CLASS.search(str(error)):
+            raise UserError(
+                f"{path}: transformers has no {unknown['auto_class']} for a model with {unknown['config']}; choose "
+                "another model, such as a BERT, RoBERTa or ModernBERT"
+            ) from None
         if "trust_remote_code" not in str(error):
             raise
         raise UserError(
