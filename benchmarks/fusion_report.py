@@ -82,7 +82,9 @@ def describe_gain(by_name: dict[str, dict[str, Any]]) -> str:
         return (
             f"original {original['note']}, fused {fused['ms']:,.0f} ms and {fused['peak_mib'] / 1024:.1f} GiB{compiled}"
         )
-    return f"{fused['speedup']:,.2f}×, memory {original['peak_mib'] / fused['peak_mib']:,.1f}×{compiled}"
+    quartiles = f" ({fused['speedup_low']:,.2f} to {fused['speedup_high']:,.2f})" if "speedup_low" in fused else ""
+    memory = original["peak_mib"] / fused["peak_mib"]
+    return f"{fused['speedup']:,.2f}×{quartiles}, memory {memory:,.1f}×{compiled}"
 
 
 def describe_compiled(compiled: dict[str, Any]) -> str:

@@ -52,3 +52,20 @@ def test_out_of_memory_while_timing_is_recorded(monkeypatch: pytest.MonkeyPatch)
         implementations=(ORIGINAL,),
     )
     assert (original.ms, original.peak_mib, original.note) == (None, 1.0, "out of memory")
+
+
+def test_speedups_have_quartiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = {ORIGINAL: [2.0, 3.0, 8.0], FUSED: [1.0, 1.0, 2.0]}
+    monkeypatch.setattr(measure, "time_interleaved", lambda *_: samples)
+    monkeypatch.setattr(measure, "cpu_peak_mib", lambda *_: 1.0)
+    original, fused = measure_shape(
+        build_t5,
+        random_texts,
+        batch_size=1,
+        length=8,
+        direction="forward",
+        repeats=3,
+        implementations=(ORIGINAL, FUSED),
+    )
+    assert (original.speedup_low, original.speedup, original.speedup_high) == (1.0, 1.0, 1.0)
+    assert (fused.speedup_low, fused.speedup, fused.speedup_high) == (2.5, 3.0, 3.5)

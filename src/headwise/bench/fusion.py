@@ -36,6 +36,7 @@ class FusionMeasurement:
         batch_size: inputs of a batch.
         ms: median time of a call.
         speedup: median over the rounds of the original's time divided by this one's; above 1 is faster.
+        speedup_low, speedup_high: first and third quartile.
         peak_mib: peak memory of one call, without the model and its inputs.
         note: why something was not measured.
     """
@@ -46,6 +47,8 @@ class FusionMeasurement:
     batch_size: int
     ms: float | None = None
     speedup: float | None = None
+    speedup_low: float | None = None
+    speedup_high: float | None = None
     peak_mib: float | None = None
     note: str = ""
 
@@ -159,10 +162,9 @@ def measure_shape(
         samples, notes = {}, dict.fromkeys(calls, measure.shorten_error(error)) | notes
     for name in implementations:
         seconds = samples.get(name)
-        speedup = None
+        low = speedup = high = None
         if seconds is not None and ORIGINAL in samples:
-            ratios = (baseline / own for baseline, own in zip(samples[ORIGINAL], seconds, strict=True))
-            speedup = statistics.median(ratios)
+            low, speedup, high = measure.quartiles_of_ratios(samples[ORIGINAL], seconds)
         yield FusionMeasurement(
             implementation=name,
             direction=direction,
@@ -170,6 +172,8 @@ def measure_shape(
             batch_size=batch_size,
             ms=None if seconds is None else 1000 * statistics.median(seconds),
             speedup=speedup,
+            speedup_low=low,
+            speedup_high=high,
             peak_mib=peaks.get(name),
             note=notes.get(name, ""),
         )

@@ -6,9 +6,10 @@ import os
 import re
 import resource
 import signal
+import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
@@ -91,6 +92,13 @@ def time_interleaved(workloads: Mapping[str, Workload], repeats: int, device: to
             for name in reversed(list(workloads)) if repeat % 2 else workloads:
                 samples[name].append(seconds_per_call(workloads[name], calls[name], device))
     return samples
+
+
+def quartiles_of_ratios(numerators: Sequence[float], denominators: Sequence[float]) -> tuple[float, float, float]:
+    """Return the quartiles of the ratios of two implementations, round by round."""
+    ratios = [x / y for x, y in zip(numerators, denominators, strict=True)]
+    low, median, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+    return low, median, high
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from headwise import __version__
+from headwise.bench.measure import quartiles_of_ratios
 from headwise.inspection import style
 
 T = TypeVar("T")
@@ -41,9 +42,7 @@ class Measurement:
 
     def set_times(self, seconds: Sequence[float], baseline_seconds: Sequence[float], *, absolute: bool) -> None:
         """Compute the ratios round by round, and the median time if `absolute`."""
-        ratios = [own / baseline for own, baseline in zip(seconds, baseline_seconds, strict=True)]
-        quartiles = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
-        self.ratio_low, self.ratio, self.ratio_high = quartiles
+        self.ratio_low, self.ratio, self.ratio_high = quartiles_of_ratios(seconds, baseline_seconds)
         self.ms = 1000 * statistics.median(seconds) if absolute else None
 
     @property

@@ -157,14 +157,14 @@ def print_table(arguments: Namespace, device: str, lengths: list[int], *, is_aud
                     implementations=tuple(name for name in IMPLEMENTATIONS if name not in skipped),
                     always=arguments.always,
                 ):
-                    numbers = [x.ms, x.speedup, x.peak_mib]
-                    ms, speedup, peak = ("" if value is None else format_digits(value) for value in numbers)
-                    table.add_row(
-                        x.direction, f"{x.length:,}", x.implementation, ms, speedup and f"{speedup}×", peak, x.note
-                    )
+                    ms, peak = ("" if value is None else format_digits(value) for value in (x.ms, x.peak_mib))
+                    speedup = "" if x.speedup is None else f"{format_digits(x.speedup)}×"
+                    if arguments.repeats > 1 and x.speedup_low is not None and x.speedup_high is not None:
+                        speedup += f" ({format_digits(x.speedup_low)} to {format_digits(x.speedup_high)})"
+                    table.add_row(x.direction, f"{x.length:,}", x.implementation, ms, speedup, peak, x.note)
     Console(width=None if Console().is_terminal else 140).print(table)
     rounds = f"{arguments.repeats} rounds" if arguments.repeats > 1 else "1 round"
     print(
         f"{arguments.model}, batch size {arguments.batch_size}, {arguments.dtype}, {device}; medians of {rounds}, in "
-        "which all implementations take turns. Memory is without the model."
+        "which all implementations take turns, and quartiles of the speedup. Memory is without the model."
     )
