@@ -134,7 +134,15 @@ def print_table(arguments: Namespace, device: str, lengths: list[int], *, is_aud
     from rich.console import Console
     from rich.table import Table
 
-    from headwise.bench.fusion import COMPILED, IMPLEMENTATIONS, PASSES, measure_shape, random_audio, random_texts
+    from headwise.bench.fusion import (
+        COMPILED,
+        IMPLEMENTATIONS,
+        ORIGINAL,
+        PASSES,
+        measure_shape,
+        random_audio,
+        random_texts,
+    )
     from headwise.bench.report import format_digits
     from headwise.bench.runner import progress_bar
 
@@ -159,7 +167,8 @@ def print_table(arguments: Namespace, device: str, lengths: list[int], *, is_aud
                 ):
                     ms, peak = ("" if value is None else format_digits(value) for value in (x.ms, x.peak_mib))
                     speedup = "" if x.speedup is None else f"{format_digits(x.speedup)}×"
-                    if arguments.repeats > 1 and x.speedup_low is not None and x.speedup_high is not None:
+                    has_range = arguments.repeats > 1 and x.implementation != ORIGINAL
+                    if has_range and x.speedup_low is not None and x.speedup_high is not None:
                         speedup += f" ({format_digits(x.speedup_low)} to {format_digits(x.speedup_high)})"
                     table.add_row(x.direction, f"{x.length:,}", x.implementation, ms, speedup, peak, x.note)
     Console(width=None if Console().is_terminal else 140).print(table)
