@@ -99,6 +99,14 @@ def test_commands_are_accepted(page: Path, tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_commands_of_a_page_do_not_write_to_the_same_output(page: Path) -> None:
+    commands = [command.words for command in parse_commands(page) if command.words[0] == "headwise"]
+    outputs = [words[words.index("--out") + 1] for words in commands if "--out" in words and "--resume" not in words]
+    files = [output for output in outputs if output != "-"]
+    assert sorted(files) == sorted(set(files))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_blocks_have_the_right_language(page: Path) -> None:
     for block in parse_blocks(page):
         assert block.language in ("bash", "python", "text", ""), f"{block}: unknown language {block.language}"
