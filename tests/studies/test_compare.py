@@ -260,6 +260,35 @@ def test_methods_are_checked_before_the_first_run(
     assert not (tmp_path / "study").exists()
 
 
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        (["plain", "plian"], "--methods plian: unknown method 'plian'"),
+        (["plain", "wide=--model ./no/model"], "--methods wide: ./no/model: no such directory"),
+        (["plain", "words=--model rpr --vectors no.npz"], "no.npz: no such file"),
+        (["plain", "k=--model plain --scheme-options k=8"], "--methods k: scheme_options: plain has no options"),
+        (["plain", "k=--model {bert} --scheme-options k=8"], "--scheme-options applies to models trained from scratch"),
+        (["plain", "words=--model {bert} --vectors {bert}/config.json"], "--vectors applies to models trained from"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_methods_for_click_logs_are_checked_before_the_first_run(
+    methods: list[str], message: str, bert: Path, tmp_path: Path, headwise: Headwise
+) -> None:
+    log = tmp_path / "log"
+    for split in ("train", "dev", "test"):
+        (log / split).mkdir(parents=True)
+        (log / split / "news.tsv").write_text(
+            "".join(f"{name}\tsports\tcup\tThe cup\t\t\t[]\t[]\n" for name in ("N1", "N2"))
+        )
+        (log / split / "behaviors.tsv").write_text("1\tU1\t11/11/2019 9:05:58 AM\t\tN1-1 N2-0\n")
+    names = [method.format(bert=bert) for method in methods]
+    code, _, errors = headwise("compare", "--task", f"mind={log}", "--methods", *names, "--out", tmp_path / "study")
+    assert code == 2
+    assert message in errors.splitlines()[-1]
+    assert not (tmp_path / "study").exists()
+
+
 def stop_study(*_: object) -> None:
     signal.raise_signal(signal.SIGTERM)
 

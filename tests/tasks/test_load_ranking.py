@@ -89,6 +89,21 @@ def test_other_files_and_column_names(tmp_path: Path) -> None:
     assert seeds[1][1].splits["test"]["query"][:] != examples.splits["test"]["query"][:]
 
 
+@pytest.mark.parametrize(
+    ("query_id", "document_id"),
+    [("query-id", "document-id"), ("queryid", "corpus_id"), ("question_id", "docid"), ("qid", "pid")],
+)
+def test_ids_have_the_same_column_names_in_all_files(tmp_path: Path, query_id: str, document_id: str) -> None:
+    files = {
+        "queries": {query_id: queries()["_id"], "text": queries()["text"]},
+        "documents": {document_id: documents()["_id"], "text": documents()["text"]},
+        "relevance": dict(zip((query_id, document_id, "score"), relevance(range(20)).values(), strict=True)),
+    }
+    paths = {role: write_file(tmp_path / f"{role}.csv", columns) for role, columns in files.items()}
+    _, examples = load_ranking(**paths)
+    assert "train/dev/test 16/2/2 queries" in examples.recipe
+
+
 def test_dev_is_drawn_and_repeated_queries_are_reported(tmp_path: Path) -> None:
     _, examples = load_ranking(write_beir(tmp_path, {"train": range(12), "test": range(10, 14)}))
     assert "train/dev/test 11/1/4 queries: dev is 10% of train, seed 0." in examples.recipe

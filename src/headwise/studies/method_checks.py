@@ -13,6 +13,8 @@ from headwise.studies.methods import SCHEMES, SEPARATOR
 from headwise.studies.plan import Run
 from headwise.training.core.config import RunConfig, option_name, parse_scheme_options, parse_value, to_plain_type
 from headwise.training.core.model_names import is_directory_name
+from headwise.training.recommendation.config import RecommendationConfig
+from headwise.training.recommendation.config import check_from_scratch_options as check_recommender_options
 from headwise.training.text.config import LongText, TextConfig, check_from_scratch_options, check_label_options
 
 
@@ -70,6 +72,8 @@ def check_config(config: RunConfig) -> None:
         UserError: one of them does not.
     """
     check_values(config)
+    if isinstance(config, RecommendationConfig):
+        check_recommender(config)
     if not isinstance(config, TextConfig):
         return
     num_layers = None if config.model in SCHEMES else load_num_layers(config.model)
@@ -86,8 +90,7 @@ def check_config(config: RunConfig) -> None:
         from headwise.training.core.attention_notes import check_retrofit  # imports transformers
 
         check_retrofit(config.retrofit, config.model, load_model_config(config.model))
-    if config.vectors is not None and not config.vectors.is_file():
-        raise UserError(f"--vectors {config.vectors}: no such file")
+    check_vectors(config)
     check_label_options(config, find_label_type(config))
     check_max_length(config)
     check_long_texts(config)
@@ -96,6 +99,30 @@ def check_config(config: RunConfig) -> None:
         from headwise.training.core.pretrained import check_gradient_checkpointing
 
         check_gradient_checkpointing(loaded)
+
+
+def check_recommender(config: RecommendationConfig) -> None:
+    """Check the title encoder of a run on a click log.
+
+    Raises:
+        UserError: there is no such model, or its options do not apply to it.
+    """
+    if config.model in SCHEMES:
+        check_scheme_options(config)
+        check_vectors(config)
+    else:
+        load_model_config(config.model)
+        check_recommender_options(config)
+
+
+def check_vectors(config: TextConfig | RecommendationConfig) -> None:
+    """Check that the file of `--vectors` exists.
+
+    Raises:
+        UserError: it does not.
+    """
+    if config.vectors is not None and not config.vectors.is_file():
+        raise UserError(f"--vectors {config.vectors}: no such file")
 
 
 def find_label_type(config: TextConfig) -> str:
@@ -107,7 +134,7 @@ def find_label_type(config: TextConfig) -> str:
     return "ranking" if config.queries or config.documents or config.relevance else config.label_type
 
 
-def check_scheme_options(config: TextConfig) -> None:
+def check_scheme_options(config: TextConfig | RecommendationConfig) -> None:
     """Check `--scheme-options` of a model that is trained from scratch.
 
     Raises:

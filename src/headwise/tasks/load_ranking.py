@@ -23,12 +23,11 @@ from headwise.tasks.task import Examples, Task
 logger = logging.getLogger(__name__)
 
 #: Known names of columns, in the order of preference; upper and lower case are equal.
-ID_NAMES = ("_id", "id", "query_id", "query-id", "qid", "document_id", "doc_id", "docid", "corpus-id", "pid")
+QUERY_ID_NAMES = ("query-id", "query_id", "queryid", "qid", "question_id")
+DOCUMENT_ID_NAMES = ("corpus-id", "corpus_id", "document_id", "document-id", "doc_id", "docid", "pid")
 QUERY_TEXT_NAMES = (*TEXT_NAMES, "query", "question", "claim", "title")
 DOCUMENT_TEXT_NAMES = (*TEXT_NAMES, "passage", "abstract", "contents")
 TITLE_NAMES = ("title",)
-QUERY_ID_NAMES = ("query-id", "query_id", "queryid", "qid", "query", "question_id")
-DOCUMENT_ID_NAMES = ("corpus-id", "corpus_id", "document_id", "document-id", "doc_id", "docid", "pid", "document")
 SCORE_NAMES = ("score", "relevance", "label", "rating")
 
 #: The beginnings of file names in a directory, and the directory of relevance files.
@@ -206,7 +205,7 @@ def load_candidates(
         texts.append("" if value is None else str(value).strip())
 
     text_names = QUERY_TEXT_NAMES if text is None else (text.strip().lower(),)
-    reader.read([queries], {"id": ID_NAMES, "text": text_names}, parse, "id")
+    reader.read([queries], {"id": ("_id", "id", *QUERY_ID_NAMES), "text": text_names}, parse, "id")
     if reader.bad_rows.count:
         raise invalid_rows(reader.bad_rows, has_option=False)
     if not any(texts):
@@ -303,7 +302,7 @@ def read_documents(reader: Reader, files: Sequence[Path]) -> dict[str, str]:
         parts = ["" if part is None else str(part).strip() for part in (title, text)]
         corpus[name] = labels.parse_text(" ".join(part for part in parts if part))
 
-    roles = {"id": ID_NAMES, "text": DOCUMENT_TEXT_NAMES, "title": TITLE_NAMES}
+    roles = {"id": ("_id", "id", *DOCUMENT_ID_NAMES), "text": DOCUMENT_TEXT_NAMES, "title": TITLE_NAMES}
     reader.read(files, roles, parse, "title")
     return corpus
 
@@ -321,7 +320,7 @@ def read_queries(reader: Reader, files: Sequence[Path]) -> dict[str, tuple[int, 
             raise ValueError(f"query {name!r} is repeated")
         queries[name] = (row, name, labels.parse_text(text))
 
-    reader.read(files, {"id": ID_NAMES, "text": QUERY_TEXT_NAMES}, parse)
+    reader.read(files, {"id": ("_id", "id", *QUERY_ID_NAMES), "text": QUERY_TEXT_NAMES}, parse)
     return queries
 
 
@@ -341,7 +340,7 @@ def read_relevance(
         if score is None or labels.parse_rating(score) > 0:
             documents.add(document)
 
-    roles = {"query": QUERY_ID_NAMES, "document": DOCUMENT_ID_NAMES, "score": SCORE_NAMES}
+    roles = {"query": (*QUERY_ID_NAMES, "query"), "document": (*DOCUMENT_ID_NAMES, "document"), "score": SCORE_NAMES}
     reader.read(files, roles, parse, "score")
     return relevant
 

@@ -98,8 +98,11 @@ class ProgressBar(ProgressCallback):
             steps_per_epoch = state.global_step / state.epoch
             kept = f"epoch {state.best_global_step / steps_per_epoch:.4g}, the best on dev, is kept"
             is_early = state.global_step < state.max_steps
-            stopped = f"; stopped early, after epoch {state.epoch:.4g} of {args.num_train_epochs:.4g}"
-            logger.info("  %s%s", kept, stopped if is_early else "")
+            if args.max_steps > 0:  # the number of epochs is not used
+                end = f"step {state.global_step:,} of {args.max_steps:,}"
+            else:
+                end = f"epoch {state.epoch:.4g} of {args.num_train_epochs:.4g}"
+            logger.info("  %s%s", kept, f"; stopped early, after {end}" if is_early else "")
 
 
 class TrainingTimer(TrainerCallback):

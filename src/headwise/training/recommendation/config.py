@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, Self, get_args
 
 from headwise.errors import UserError
 from headwise.scheme_names import ModelSchemeName, is_trainable_scheme
-from headwise.training.core.config import EncoderConfig
+from headwise.training.core.config import EncoderConfig, option_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,3 +85,16 @@ class RecommendationConfig(EncoderConfig):
 
     def resolve_paths(self) -> Self:
         return replace(super().resolve_paths(), vectors=None if self.vectors is None else self.vectors.absolute())
+
+
+def check_from_scratch_options(config: RecommendationConfig) -> None:
+    """Check that the configuration of a run with a pretrained encoder has no options of models trained from scratch.
+
+    Raises:
+        UserError: it has one.
+    """
+    for name in ("scheme_options", "position_scale", "vectors"):
+        if getattr(config, name):
+            raise UserError(
+                f"{option_name(name)} applies to models trained from scratch, not to --model {config.model}"
+            )

@@ -20,7 +20,7 @@ from headwise.models import (
 from headwise.models.encoder import scale_positions
 from headwise.tasks.mind import News
 from headwise.training.core.attention_notes import describe_scheme
-from headwise.training.core.config import option_name, parse_scheme_options
+from headwise.training.core.config import parse_scheme_options
 from headwise.training.core.pretrained import (
     is_available,
     is_scheme,
@@ -29,7 +29,7 @@ from headwise.training.core.pretrained import (
     max_input_length,
     unavailable_error,
 )
-from headwise.training.recommendation.config import RecommendationConfig
+from headwise.training.recommendation.config import RecommendationConfig, check_from_scratch_options
 from headwise.training.recommendation.titles import iterate_titles
 
 
@@ -90,13 +90,7 @@ def build_from_scratch(
 
 def build_from_encoder(config: RecommendationConfig) -> tuple[HeadwiseForRecommendation, Any, list[str]]:
     """Build a model that encodes titles with a pretrained Hugging Face encoder."""
-    for name in ("scheme_options", "position_scale"):
-        if getattr(config, name):
-            raise UserError(
-                f"{option_name(name)} applies to models trained from scratch, not to --model {config.model}"
-            )
-    if config.vectors is not None:
-        raise UserError(f"--vectors applies to models trained from scratch, not to --model {config.model}")
+    check_from_scratch_options(config)
     available = is_available(config.model)
     options = {} if available else {"local_files_only": True}
     try:
