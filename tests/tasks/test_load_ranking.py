@@ -99,7 +99,7 @@ def test_ids_have_the_same_column_names_in_all_files(tmp_path: Path, query_id: s
         "documents": {document_id: documents()["_id"], "text": documents()["text"]},
         "relevance": dict(zip((query_id, document_id, "score"), relevance(range(20)).values(), strict=True)),
     }
-    paths = {role: write_file(tmp_path / f"{role}.csv", columns) for role, columns in files.items()}
+    paths: dict[str, Any] = {role: write_file(tmp_path / f"{role}.csv", columns) for role, columns in files.items()}
     _, examples = load_ranking(**paths)
     assert "train/dev/test 16/2/2 queries" in examples.recipe
 
