@@ -28,6 +28,15 @@ def test_significant_and_insignificant_differences(tmp_path: Path) -> None:
     assert list_warnings(analysis.tasks[0]) == []
 
 
+def test_methods_with_the_same_results(tmp_path: Path) -> None:
+    is_correct = np.arange(100) < 80
+    results = [
+        classification_run(tmp_path, name, seed, is_correct, "sst2") for seed in (0, 1) for name in ("none", "x")
+    ]
+    (sentence,) = summarize(analyze(results, "none"))
+    assert sentence.endswith("The mean difference is 0, so no number of seeds would make it significant.")
+
+
 def test_worse_method_with_positive_numbers(tmp_path: Path) -> None:
     (sentence,) = summarize(analyze(simulate_runs(tmp_path, {"none": 0.86, "guided": 0.80}, seeds=10), "none"))
     assert sentence.startswith("guided is worse than none by ")

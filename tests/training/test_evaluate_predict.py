@@ -142,7 +142,7 @@ def test_rows_without_text_get_no_label(run: RunResult, tmp_path: Path, headwise
     data = write(tmp_path / "new.csv", ("text",), [("a good film",), ("  ",), ("a dull film",)])
     code, _, err = headwise("predict", run.run_dir, data, "--out", tmp_path / "out.csv")
     assert code == 0
-    assert "1 rows have no text" in err
+    assert "1 row has no text and got no answer" in err
     assert [bool(x) for x in load(tmp_path / "out.csv")["predicted"]] == [True, False, True]
 
 

@@ -75,8 +75,9 @@ def run(arguments: Namespace) -> int:
 
         num_empty = predict(arguments.run, data, arguments.out, **options)
     if num_empty:
-        rows, result = ("queries", "ranking") if arguments.documents else ("rows", "answer")
-        logger.warning("%s %s have no text and got no %s", f"{num_empty:,}", rows, result)
+        row, rows, result = ("query", "queries", "ranking") if arguments.documents else ("row", "rows", "answer")
+        subject = f"{num_empty:,} {rows} have" if num_empty > 1 else f"1 {row} has"
+        logger.warning("%s no text and got no %s", subject, result)
     if str(arguments.out) != "-":
         print(f"Predictions are in {arguments.out}")
     return 0

@@ -107,7 +107,7 @@ def summarize_comparison(comparison: Comparison, task: TaskComparison) -> str:
 def summarize_seeds_needed(comparison: Comparison) -> str:
     """Return a sentence on the number of seeds that would make a difference of this size significant."""
     if comparison.seed_estimate.value == 0:
-        return "There is no difference to detect."
+        return "The mean difference is 0, so no number of seeds would make it significant."
     if math.isnan(comparison.seed_estimate.low):
         return "The differences do not vary, so the number of seeds that would be needed is unknown."
     if comparison.seeds_needed is None:

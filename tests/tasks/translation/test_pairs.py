@@ -115,6 +115,9 @@ def test_different_numbers_of_lines_in_a_later_batch(tmp_path: Path) -> None:
 
 
 def test_pairs_with_an_empty_side_are_dropped_from_train(directory: Path) -> None:
+    write(directory / "train.de", [*GERMAN[:4], "  ", *GERMAN[5:20]])
+    pairs = read_pairs(directory, "en", "de", cache=directory / "cache")
+    assert f"1 pair with an empty side was left out, the first at {directory / 'train.en.gz'}, line 5" in pairs.recipe
     write(directory / "train.de", [*GERMAN[:4], "  ", *GERMAN[5:19], ""])
     pairs = read_pairs(directory, "en", "de", cache=directory / "cache")
     assert len(pairs.splits["train"]) == 18

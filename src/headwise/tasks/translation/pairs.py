@@ -211,7 +211,9 @@ def drop_empty(rows: Rows) -> tuple[Dataset, str]:
         raise UserError(f"{rows.origin}: all lines are empty")
     if not len(empty):
         return rows.data, ""
-    description = f"{len(empty):,} pairs with an empty side were left out, the first at {rows.location(empty[0])}"
+    pairs = f"{len(empty):,} pairs" if len(empty) > 1 else "1 pair"
+    verb = "were" if len(empty) > 1 else "was"
+    description = f"{pairs} with an empty side {verb} left out, the first at {rows.location(empty[0])}"
     return rows.data.select(np.flatnonzero(has_texts)), description
 
 
