@@ -73,17 +73,25 @@ def main() -> int:
         "--warm-up", type=float, default=0.0, metavar="SECONDS", help="first compile kernels for so long"
     )
     parser.add_argument("--warm-up-queue", type=Path, default=HERE / "warm_up.txt", metavar="FILE")
-    parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="only commands that contain one of these")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="WORD",
+        help="only commands that contain one of these, also in the warm-up",
+    )
     arguments = parser.parse_args()
     end = time.monotonic() + arguments.seconds
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # interrupts the command that runs
     arguments.dir.mkdir(parents=True, exist_ok=True)
     if arguments.warm_up:
-        print(warm_up(arguments.warm_up_queue, arguments.warm_up, arguments.dir), flush=True)
+        lines = [line for line in read_lines(arguments.warm_up_queue) if is_selected(line, arguments.only)]
+        scripts = arguments.warm_up_queue.resolve().parent
+        print(warm_up(lines, arguments.warm_up, scripts, arguments.dir), flush=True)
     finished = arguments.dir / "finished.txt"
     num_failed = 0
     for number, job in enumerate(read_queue(arguments.queue), start=1):
-        if arguments.only and not any(word in job.line for word in arguments.only):
+        if not is_selected(job.line, arguments.only):
             continue
         remaining = end - time.monotonic()
         if finished.exists() and job.line in finished.read_text(encoding="utf-8").splitlines():
@@ -102,6 +110,11 @@ def main() -> int:
     return 1 if num_failed else 0
 
 
+def is_selected(line: str, words: list[str]) -> bool:
+    """Return whether a command contains one of these words. Without words, every command is selected."""
+    return not words or any(word in line for word in words)
+
+
 def read_queue(path: Path) -> list[Job]:
     """Return the jobs of a file."""
     parts = [line.split(maxsplit=1) for line in read_lines(path)]
@@ -114,17 +127,17 @@ def read_lines(path: Path) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def warm_up(queue: Path, seconds: float, directory: Path) -> str:
-    """Run the commands of a file at the same time for at most this number of seconds, and return how many ended."""
+def warm_up(lines: list[str], seconds: float, scripts: Path, directory: Path) -> str:
+    """Run commands at the same time for at most this number of seconds, and return how many ended."""
     end = time.monotonic() + seconds
-    waiting = deque(Job(seconds, line) for line in read_lines(queue))
+    waiting = deque(Job(seconds, line) for line in lines)
     num_jobs, num_ended, num_failed = len(waiting), 0, 0
     running: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory() as results, (directory / "warm-up.log").open("ab") as output:
         try:
             while (waiting or running) and time.monotonic() < end:
                 while waiting and len(running) < max((os.cpu_count() or 1) - 2, 1):
-                    command, options = build_command(waiting.popleft(), seconds, queue.resolve().parent, Path(results))
+                    command, options = build_command(waiting.popleft(), seconds, scripts, Path(results))
                     options["env"] |= {"OMP_NUM_THREADS": "1"}
                     running.append(
                         subprocess.Popen(command, start_new_session=True, stdout=output, stderr=output, **options)
