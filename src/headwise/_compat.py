@@ -12,7 +12,6 @@ import os
 import threading
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from operator import attrgetter
@@ -285,17 +284,19 @@ def is_interpreted(kernel: Any) -> bool:
 
 
 def get_attn_implementation(config: Any) -> str | None:
-    """Return the attention implementation of a configuration.
+    """Return the attention implementation of a configuration."""
+    implementation: str | None = get_config_entry(config, "_attn_implementation_internal")
+    return getattr(config, "_attn_implementation", None) if implementation is None else implementation
 
-    Every layer asks in every pass. transformers' configurations look up attributes in Python, which takes microseconds.
+
+def get_config_entry(config: Any, name: str) -> Any:
+    """Return an entry of a configuration, or None.
+
+    Layers ask in every pass. transformers' configurations look up attributes in Python, which takes microseconds.
     """
-    implementation: str | None
-    if not torch.compiler.is_compiling():
-        with suppress(AttributeError, KeyError):
-            implementation = object.__getattribute__(config, "__dict__")["_attn_implementation_internal"]
-            return implementation
-    implementation = getattr(config, "_attn_implementation", None)
-    return implementation
+    if torch.compiler.is_compiling() or config is None:
+        return getattr(config, name, None)
+    return object.__getattribute__(config, "__dict__").get(name)
 
 
 def can_set_attn_implementation(model: Any) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headwise._compat import get_config_entry
 from headwise.attention import Scheme, attend
 from headwise.integrations.model_utils import UnsupportedAttentionError
 
@@ -97,7 +98,7 @@ def merge(output_a: Tensor, lse_a: Tensor | None, output_b: Tensor, lse_b: Tenso
 
 def has_window(module: nn.Module) -> bool:
     """Return whether the model of a layer has a window."""
-    return getattr(getattr(module, "config", None), CONFIG_ENTRY, None) is not None
+    return get_config_entry(getattr(module, "config", None), CONFIG_ENTRY) is not None
 
 
 def find_window(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise._compat import mark_constant
+from headwise._scheme_loading import SCHEME
 from headwise.attention import Scheme
 from headwise.attention.types import SchemeTerms
 from headwise.integrations.hf_attention import (
@@ -21,12 +22,17 @@ from headwise.integrations.hf_attention import (
 )
 from headwise.integrations.masks import trim_keys
 from headwise.integrations.model_utils import UnsupportedAttentionError
+from headwise.integrations.observing import OBSERVER
+from headwise.integrations.recording import RECORDER
 
-#: The devices on which a model's own attention is faster for short inputs.
-DEVICES_WITH_LIMITS = ("cuda",)
+#: On a GPU, a model's own attention is faster for short inputs. On a CPU, fused layers compute all inputs.
+HAS_LIMITS_ON_CPU = False
 
-#: The attribute of fused layers that compute short inputs, too.
+#: The attribute of layers of a model that was fused with `always=True`.
 ALWAYS_FUSED = "_headwise_always_fused"
+
+#: The attributes of fused layers that compute short inputs, too.
+_COMPUTES_SHORT_INPUTS = frozenset((ALWAYS_FUSED, RECORDER, OBSERVER))
 
 
 class MaxPairs(NamedTuple):
@@ -51,12 +57,14 @@ def is_short(layer: nn.Module, hidden_states: Tensor, max_pairs: MaxPairs, *, ou
         output_attentions: whether the caller requests weights.
     """
     limit = max_pairs.training if layer.training else max_pairs.inference
-    if not limit or torch.compiler.is_compiling() or hidden_states.device.type not in DEVICES_WITH_LIMITS:
-        return False
-    if output_attentions or layer.__dict__.get(ALWAYS_FUSED) or are_weights_collected():
+    if not limit or torch.compiler.is_compiling() or not (hidden_states.is_cuda or HAS_LIMITS_ON_CPU):
         return False
     batch_size, length = hidden_states.shape[:2]
-    return batch_size * length**2 <= limit and all(x is None for x in get_attachments(layer))
+    if batch_size * length**2 > limit or output_attentions:
+        return False
+    attributes = layer.__dict__
+    is_fused = not attributes.keys().isdisjoint(_COMPUTES_SHORT_INPUTS) or SCHEME in attributes["_modules"]
+    return not (is_fused or are_weights_collected())
 
 
 class PositionTerms(Scheme):

@@ -95,7 +95,10 @@ def fuse_attention(
     if new:
         _fuse(inner, new, example, check=check)
     for module in _fused_layers(inner):
-        module.__dict__[ALWAYS_FUSED] = always
+        if always:
+            module.__dict__[ALWAYS_FUSED] = True
+        else:
+            module.__dict__.pop(ALWAYS_FUSED, None)
     if verbose:
         print(fusion_report(inner))
     return model

@@ -118,7 +118,7 @@ def _fused_layers(model: PreTrainedModel, family: Family) -> FusedLayers:
             config: Any = module.config
             heads = getattr(config, "num_attention_heads", None) or heads
     layers = [module for module in model.modules() if type(module) in fused]
-    is_limited = any(not layer.__dict__.get(ALWAYS_FUSED) for layer in layers)
+    is_limited = any(ALWAYS_FUSED not in layer.__dict__ for layer in layers)
     max_pairs = getattr(layers[0], "max_pairs", MaxPairs()) if is_limited else MaxPairs()
     return FusedLayers(family.name, names, heads if isinstance(heads, int) else None, family.num_maps, max_pairs)
 

@@ -25,9 +25,11 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from transformers.models.xlnet.modeling_xlnet import XLNetRelativeAttention
 
 from headwise.integrations.fusion.attention import (
+    MaxPairs,
     PositionTerms,
     dropout_probability,
     fused_attention,
+    is_short,
     refuse_recording,
 )
 from headwise.integrations.fusion.family import Family
@@ -45,9 +47,13 @@ class StreamMask(NamedTuple):
 class FusedXLNetRelativeAttention(XLNetRelativeAttention):
     """Self-attention of XLNet, of both streams and with memories."""
 
+    max_pairs = MaxPairs(inference=2**21)
+
     def forward(
         self, h: Tensor, g: Tensor | None, attn_mask_h: Any, attn_mask_g: Any, r: Tensor, *args: Any, **kwargs: Any
     ) -> Any:
+        if is_short(self, h.transpose(0, 1), self.max_pairs, output_attentions=kwargs.get("output_attentions")):
+            return super().forward(h, g, attn_mask_h, attn_mask_g, r, *args, **kwargs)
         masks = stream_masks(attn_mask_h, attn_mask_g)
         mems = kwargs.get("mems")
         if mems is not None and mems.dim() > 1:
@@ -62,10 +68,12 @@ class FusedXLNetRelativeAttention(XLNetRelativeAttention):
         v_head_h: Tensor,
         k_head_r: Tensor,
         seg_mat: Tensor | None = None,
-        attn_mask: Any = None,
+        attn_mask: StreamMask | Tensor | None = None,
         output_attentions: bool = False,
     ) -> Any:
-        mask: StreamMask = attn_mask
+        if not isinstance(attn_mask, StreamMask):  # of a short input, for the model's own attention
+            return super().rel_attn_core(q_head, k_head_h, v_head_h, k_head_r, seg_mat, attn_mask, output_attentions)
+        mask = attn_mask
         q, k, v = (x.permute(1, 2, 0, 3) for x in (q_head, k_head_h, v_head_h))  # (B, H, N or M, D)
         n, m = q.shape[2], k.shape[2]
         table = k_head_r[:, 0].transpose(0, 1)  # (H, R, D), from the relative position −M on
