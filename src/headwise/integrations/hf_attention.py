@@ -110,7 +110,8 @@ def headwise_attention_forward(
         return output.transpose(1, 2).contiguous(), None
     if attention_mask is not None:
         key, value, position_bias = trim_keys(key, value, position_bias, attention_mask.shape[-1])
-    recorder, observer = select_attachments(recorder, observer, query, key)
+    if recorder is not None or observer is not None:
+        recorder, observer = select_attachments(recorder, observer, query, key)
     window = find_window(module, query, key, attention_mask, is_causal, options.get("sliding_window"))
     if window is not None:
         needs_map = needs_weights or recorder is not None or observer is not None
@@ -180,14 +181,20 @@ def run_call(
     return output.transpose(1, 2).contiguous(), weights
 
 
-def are_weights_collected() -> bool:
+def are_weights_collected(*, is_compiling: bool | None = None) -> bool:
     """Return whether transformers collects attention weights in this forward pass.
 
     Some models, such as GPT-2, do not pass `output_attentions` on to their layers.
+
+    Args:
+        is_compiling: whether torch.compile traces this code, if the caller knows it.
     """
     if ACTIVE_COLLECTOR is None:
         return False
-    collected = ACTIVE_COLLECTOR.global_var if torch.compiler.is_compiling() else ACTIVE_COLLECTOR.get()
+    if is_compiling or (is_compiling is None and torch.compiler.is_compiling()):
+        collected = ACTIVE_COLLECTOR.global_var
+    else:
+        collected = ACTIVE_COLLECTOR.context_var.get()  # what its slower method `get` returns
     return collected is not None and ("attentions" in collected or "cross_attentions" in collected)
 
 

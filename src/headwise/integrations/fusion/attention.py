@@ -45,26 +45,35 @@ class MaxPairs(NamedTuple):
     training: int = 0
 
 
-def is_short(layer: nn.Module, hidden_states: Tensor, max_pairs: MaxPairs, *, output_attentions: Any = False) -> bool:
+def is_short(
+    layer: nn.Module,
+    hidden_states: Tensor,
+    max_pairs: MaxPairs,
+    *,
+    output_attentions: Any = False,
+    length_axis: int = 1,
+) -> bool:
     """Return whether a fused layer leaves a batch to the model's own attention.
 
     It computes all batches whose attention is read, by guides, inspection or the caller, and those of compiled models.
+    Each layer asks in each pass, so the answer has to take a few microseconds.
 
     Args:
         layer: the fused layer. The mode of training, not of gradients, decides, so that checkpointing repeats a pass.
-        hidden_states: (B, N, …).
+        hidden_states: (B, N, …), or (N, B, …) with `length_axis=0`.
         max_pairs: what is short in the layer's family.
         output_attentions: whether the caller requests weights.
+        length_axis: the axis of positions.
     """
     limit = max_pairs.training if layer.training else max_pairs.inference
-    if not limit or torch.compiler.is_compiling() or not (hidden_states.is_cuda or HAS_LIMITS_ON_CPU):
+    if not limit or torch.compiler.is_compiling():
         return False
-    batch_size, length = hidden_states.shape[:2]
-    if batch_size * length**2 > limit or output_attentions:
+    shape = hidden_states.shape
+    if shape[0] * shape[1] * shape[length_axis] > limit or not (hidden_states.is_cuda or HAS_LIMITS_ON_CPU):
         return False
     attributes = layer.__dict__
     is_fused = not attributes.keys().isdisjoint(_COMPUTES_SHORT_INPUTS) or SCHEME in attributes["_modules"]
-    return not (is_fused or are_weights_collected())
+    return not (is_fused or output_attentions or are_weights_collected(is_compiling=False))
 
 
 class PositionTerms(Scheme):

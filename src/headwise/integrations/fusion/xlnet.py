@@ -50,16 +50,25 @@ class FusedXLNetRelativeAttention(XLNetRelativeAttention):
     max_pairs = MaxPairs(inference=2**21)
 
     def forward(
-        self, h: Tensor, g: Tensor | None, attn_mask_h: Any, attn_mask_g: Any, r: Tensor, *args: Any, **kwargs: Any
+        self,
+        h: Tensor,
+        g: Tensor | None,
+        attn_mask_h: Any,
+        attn_mask_g: Any,
+        r: Tensor,
+        seg_mat: Tensor | None,
+        mems: Tensor | None = None,
+        target_mapping: Tensor | None = None,
+        output_attentions: bool = False,
     ) -> Any:
-        if is_short(self, h.transpose(0, 1), self.max_pairs, output_attentions=kwargs.get("output_attentions")):
-            return super().forward(h, g, attn_mask_h, attn_mask_g, r, *args, **kwargs)
-        masks = stream_masks(attn_mask_h, attn_mask_g)
-        mems = kwargs.get("mems")
-        if mems is not None and mems.dim() > 1:
-            refuse_recording(self, "attends to states of an earlier text (mems), which guides do not support")
-        # All texts have the same embeddings of positions, so those of one text are projected.
-        return super().forward(h, g, *masks, r[:, :1], *args, **kwargs)
+        if is_short(self, h, self.max_pairs, output_attentions=output_attentions, length_axis=0):
+            masks = attn_mask_h, attn_mask_g
+        else:
+            if mems is not None and mems.dim() > 1:
+                refuse_recording(self, "attends to states of an earlier text (mems), which guides do not support")
+            masks = stream_masks(attn_mask_h, attn_mask_g)
+            r = r[:, :1]  # all texts have the same embeddings of positions, so those of one text are projected
+        return super().forward(h, g, *masks, r, seg_mat, mems, target_mapping, output_attentions)
 
     def rel_attn_core(
         self,
