@@ -13,15 +13,7 @@ from tests.integrations.fusion.cases import CASES, build_model
 from tests.integrations.fusion.test_families import check_same, run
 
 #: The families with a limit, and their cases.
-LIMITED_FAMILIES = (
-    "DeBERTa",
-    "DeBERTa-v2",
-    "Nemotron-ASR-streaming",
-    "Parakeet",
-    "SeamlessM4T",
-    "Wav2Vec2-Conformer",
-    "XLNet",
-)
+LIMITED_FAMILIES = ("DeBERTa", "DeBERTa-v2", "Nemotron-ASR-streaming", "Parakeet", "Wav2Vec2-Conformer")
 LIMITED = [name for name, case in CASES.items() if case.family in LIMITED_FAMILIES]
 LENGTH = 11
 

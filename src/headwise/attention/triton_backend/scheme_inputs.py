@@ -43,8 +43,8 @@ def scheme_inputs(terms: SchemeTerms, v: Tensor, dtype: torch.dtype, offset: int
     """
     terms = kernel_terms(terms)
     is_dense = terms.query_table is not None or (terms.key_table is not None and terms.is_full_table)
-    q = (terms.q if is_dense else terms.content_q).to(dtype)
-    k, v = terms.k.to(dtype), v.to(dtype)
+    q = to_dtype(terms.q if is_dense else terms.content_q, dtype)
+    k, v = to_dtype(terms.k, dtype), to_dtype(v, dtype)
     bias_uv = dense_table = query_table = None
     if is_dense:
         dense_table, query_table = _dense_tables(terms, q, k, offset)
@@ -69,6 +69,11 @@ def scheme_inputs(terms: SchemeTerms, v: Tensor, dtype: torch.dtype, offset: int
         position_k=None if terms.position_k is None else terms.position_k.to(dtype),
     )
     return inputs, max_offset
+
+
+def to_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a tensor in a dtype; `to` takes a microsecond even if nothing is to be done."""
+    return x if x.dtype == dtype else x.to(dtype)
 
 
 def named_tensors(inputs: AttentionInputs, tensors: SchemeInputs) -> dict[str, Tensor]:
@@ -104,11 +109,13 @@ def _dense_tables(terms: SchemeTerms, q: Tensor, k: Tensor, offset: int) -> tupl
     def get_rows(table: Tensor) -> Tensor:
         num_rows = max(n + m - 1, 0)
         if terms.is_full_table:
-            table = table[:, start - terms.table_start :][:, :num_rows]
+            if table.shape[1] != num_rows or start != terms.table_start:
+                table = table[:, start - terms.table_start :][:, :num_rows]
         else:
             positions = torch.arange(start, start + num_rows, device=table.device)
             table = table[:, clip_to_rows(positions, terms.table_start, table.shape[1])]
-        return table.to(q.dtype).expand(heads, -1, -1)
+        table = to_dtype(table, q.dtype)
+        return table if table.shape[0] == heads else table.expand(heads, -1, -1)
 
     query_rows = None if terms.query_table is None else get_rows(terms.query_table)
     if terms.key_table is not None:

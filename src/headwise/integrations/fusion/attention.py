@@ -45,14 +45,7 @@ class MaxPairs(NamedTuple):
     training: int = 0
 
 
-def is_short(
-    layer: nn.Module,
-    hidden_states: Tensor,
-    max_pairs: MaxPairs,
-    *,
-    output_attentions: Any = False,
-    length_axis: int = 1,
-) -> bool:
+def is_short(layer: nn.Module, hidden_states: Tensor, max_pairs: MaxPairs, *, output_attentions: Any = False) -> bool:
     """Return whether a fused layer leaves a batch to the model's own attention.
 
     It computes all batches whose attention is read, by guides, inspection or the caller, and those of compiled models.
@@ -60,35 +53,41 @@ def is_short(
 
     Args:
         layer: the fused layer. The mode of training, not of gradients, decides, so that checkpointing repeats a pass.
-        hidden_states: (B, N, …), or (N, B, …) with `length_axis=0`.
+        hidden_states: (B, N, …).
         max_pairs: what is short in the layer's family.
         output_attentions: whether the caller requests weights.
-        length_axis: the axis of positions.
     """
     limit = max_pairs.training if layer.training else max_pairs.inference
     if not limit or torch.compiler.is_compiling():
         return False
-    shape = hidden_states.shape
-    if shape[0] * shape[1] * shape[length_axis] > limit or not (hidden_states.is_cuda or HAS_LIMITS_ON_CPU):
+    batch_size, length = hidden_states.shape[:2]
+    if batch_size * length**2 > limit or not (hidden_states.is_cuda or HAS_LIMITS_ON_CPU):
         return False
     attributes = layer.__dict__
     is_fused = not attributes.keys().isdisjoint(_COMPUTES_SHORT_INPUTS) or SCHEME in attributes["_modules"]
     return not (is_fused or output_attentions or are_weights_collected(is_compiling=False))
 
 
+#: The attributes of a module without parameters and hooks. `nn.Module.__init__` takes as long as a small kernel.
+_EMPTY_MODULE = vars(Scheme())
+
+
 class PositionTerms(Scheme):
-    """A scheme for one call of a layer, whose terms the layer computed from its own parameters.
+    """A scheme for one call of a layer, whose terms the layer computed from its own parameters. It runs no hooks.
 
     Args:
         terms: fields of `SchemeTerms` except q and k.
     """
 
-    def __init__(self, **terms: Any) -> None:
-        super().__init__()
-        self.terms = terms
+    terms: dict[str, Any]
 
-    def forward(self, q: Tensor, k: Tensor, *, offset: int = 0) -> SchemeTerms:
+    def __init__(self, **terms: Any) -> None:
+        self.__dict__.update(_EMPTY_MODULE, terms=terms)
+
+    def __call__(self, q: Tensor, k: Tensor, *, offset: int = 0) -> SchemeTerms:
         return SchemeTerms(q=q, k=k, **self.terms)
+
+    forward = __call__
 
 
 def fused_attention(
@@ -156,8 +155,7 @@ def refuse_recording(layer: nn.Module, reason: str) -> None:
 
 def split_heads(x: Tensor, head_dim: int) -> Tensor:
     """Convert (B, N, H · D) to (B, H, N, D)."""
-    by_head: Tensor = x.unflatten(-1, (-1, head_dim))
-    return by_head.transpose(1, 2)
+    return x.view(*x.shape[:-1], x.shape[-1] // head_dim, head_dim).transpose(1, 2)
 
 
 def dropout_probability(layer: nn.Module, dropout: float | nn.Dropout) -> float:

@@ -32,7 +32,7 @@ def transformer_xl_terms(table: Tensor, u: Tensor, v: Tensor) -> PositionTerms:
         u: the bias of queries that are multiplied with keys, (H, D).
         v: the bias of queries that are multiplied with the table, (H, D).
     """
-    by_head = table[0].unflatten(-1, u.shape).transpose(0, 1)
+    by_head = table[0].view(-1, *u.shape).transpose(0, 1)
     return PositionTerms(
         key_table=by_head,
         biases=torch.stack((u, v)).to(compute_dtype(u.dtype)),

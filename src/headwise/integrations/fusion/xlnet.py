@@ -25,11 +25,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from transformers.models.xlnet.modeling_xlnet import XLNetRelativeAttention
 
 from headwise.integrations.fusion.attention import (
-    MaxPairs,
     PositionTerms,
     dropout_probability,
     fused_attention,
-    is_short,
     refuse_recording,
 )
 from headwise.integrations.fusion.family import Family
@@ -47,8 +45,6 @@ class StreamMask(NamedTuple):
 class FusedXLNetRelativeAttention(XLNetRelativeAttention):
     """Self-attention of XLNet, of both streams and with memories."""
 
-    max_pairs = MaxPairs(inference=2**21)
-
     def forward(
         self,
         h: Tensor,
@@ -61,14 +57,12 @@ class FusedXLNetRelativeAttention(XLNetRelativeAttention):
         target_mapping: Tensor | None = None,
         output_attentions: bool = False,
     ) -> Any:
-        if is_short(self, h, self.max_pairs, output_attentions=output_attentions, length_axis=0):
-            masks = attn_mask_h, attn_mask_g
-        else:
-            if mems is not None and mems.dim() > 1:
-                refuse_recording(self, "attends to states of an earlier text (mems), which guides do not support")
-            masks = stream_masks(attn_mask_h, attn_mask_g)
-            r = r[:, :1]  # all texts have the same embeddings of positions, so those of one text are projected
-        return super().forward(h, g, *masks, r, seg_mat, mems, target_mapping, output_attentions)
+        if mems is not None and mems.dim() > 1:
+            refuse_recording(self, "attends to states of an earlier text (mems), which guides do not support")
+        masks = stream_masks(attn_mask_h, attn_mask_g)
+        # All texts have the same embeddings of positions, so those of one text are projected. The first one is of the
+        # relative position −M, which no pair has.
+        return super().forward(h, g, *masks, r[1:, :1], seg_mat, mems, target_mapping, output_attentions)
 
     def rel_attn_core(
         self,
@@ -77,22 +71,20 @@ class FusedXLNetRelativeAttention(XLNetRelativeAttention):
         v_head_h: Tensor,
         k_head_r: Tensor,
         seg_mat: Tensor | None = None,
-        attn_mask: StreamMask | Tensor | None = None,
+        attn_mask: Any = None,
         output_attentions: bool = False,
     ) -> Any:
-        if not isinstance(attn_mask, StreamMask):  # of a short input, for the model's own attention
-            return super().rel_attn_core(q_head, k_head_h, v_head_h, k_head_r, seg_mat, attn_mask, output_attentions)
-        mask = attn_mask
+        mask: StreamMask = attn_mask
         q, k, v = (x.permute(1, 2, 0, 3) for x in (q_head, k_head_h, v_head_h))  # (B, H, N or M, D)
         n, m = q.shape[2], k.shape[2]
-        table = k_head_r[:, 0].transpose(0, 1)  # (H, R, D), from the relative position −M on
-        missing = n + m - table.shape[1]
+        table = k_head_r[:, 0].transpose(0, 1)  # (H, R, D), from the relative position 1 − M on
+        missing = n + m - 1 - table.shape[1]
         if missing > 0:  # keys after the query, which causal attention masks
             table = pad(table, (0, 0, 0, missing))
         scheme = PositionTerms(
             key_table=table,
             biases=torch.stack((self.r_w_bias, self.r_r_bias)),
-            table_start=-m,
+            table_start=1 - m,
             is_full_table=True,
         )
         segments = None if seg_mat is None else self.segment_scores(q_head, seg_mat)
@@ -129,7 +121,7 @@ class FusedXLNetRelativeAttention(XLNetRelativeAttention):
         q = q[:, :, rows]
         content = (q + self.r_w_bias[:, None]) @ k.mT
         by_row = (q + self.r_r_bias[:, None]) @ table.mT  # (B, H, E, R)
-        index = torch.arange(m, device=q.device) - rows[:, None] + n  # the table starts at the relative position −M
+        index = torch.arange(m, device=q.device) - rows[:, None] + n - 1  # row 0 is the relative position 1 − M
         scores: Tensor = (content + by_row.gather(3, index.expand(*q.shape[:2], -1, -1))) * self.scale
         return scores if segments is None else scores + segments[:, :, rows]
 
