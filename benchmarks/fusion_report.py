@@ -1,6 +1,7 @@
 """Make a table and a picture from the results of benchmarks/fusion.py.
 
 python benchmarks/fusion_report.py benchmarks/results/2026-11-17-fusion
+python benchmarks/fusion_report.py NEW --with OLD OLDER    # the picture also shows what NEW did not measure
 """
 
 import argparse
@@ -10,7 +11,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from headwise.bench.fusion import COMPILED, FUSED, ORIGINAL
+from headwise.bench.fusion import COMPILED, COMPILED_FUSED, FUSED, ORIGINAL
 from headwise.inspection import style
 
 #: Families of the picture of memory.
@@ -20,12 +21,19 @@ PICTURE_FAMILIES = ("Wav2Vec2-BERT", "Parakeet", "SEW-D")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path, help="directory of fusion.jsonl")
-    directory = parser.parse_args().directory
-    lines = (directory / "fusion.jsonl").read_text(encoding="utf-8").splitlines()
-    results = [json.loads(line) for line in lines]
+    parser.add_argument("--with", type=Path, nargs="+", default=[], metavar="DIR", dest="older", help="older results")
+    arguments = parser.parse_args()
+    directory, results = arguments.directory, read_results(arguments.directory)
     (directory / "fusion.md").write_text(build_table(results), encoding="utf-8")
+    older = [x for path in reversed(arguments.older) for x in read_results(path)]
     if set(PICTURE_FAMILIES) <= {x.get("family") for x in results if x.get("direction") == "forward+backward"}:
-        draw_memory(results).savefig(directory / "memory.png", dpi=150, bbox_inches="tight")
+        draw_memory(older + results).savefig(directory / "memory.png", dpi=150, bbox_inches="tight")
+
+
+def read_results(directory: Path) -> list[dict[str, Any]]:
+    """Return the results in a directory."""
+    lines = (directory / "fusion.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
 
 
 def build_table(results: list[dict[str, Any]]) -> str:
@@ -77,7 +85,7 @@ def describe_gain(by_name: dict[str, dict[str, Any]]) -> str:
     original, fused = by_name[ORIGINAL], by_name[FUSED]
     if fused["ms"] is None:
         return f"not measured ({fused['note']})"
-    compiled = describe_compiled(by_name[COMPILED]) if COMPILED in by_name else ""
+    compiled = "".join(describe_compiled(by_name[name]) for name in (COMPILED, COMPILED_FUSED) if name in by_name)
     if original["ms"] is None:
         return (
             f"original {original['note']}, fused {fused['ms']:,.0f} ms and {fused['peak_mib'] / 1024:.1f} GiB{compiled}"
@@ -88,12 +96,14 @@ def describe_gain(by_name: dict[str, dict[str, Any]]) -> str:
 
 
 def describe_compiled(compiled: dict[str, Any]) -> str:
-    """Return the gain of torch.compile of the original."""
+    """Return the gain of torch.compile of a model."""
+    name = compiled["implementation"]
     if compiled["ms"] is None:
-        return f" (torch.compile {compiled['note']})"
+        return f" ({name} {compiled['note']})"
+    memory = f", {compiled['peak_mib'] / 1024:.1f} GiB" if compiled["peak_mib"] is not None else ""
     if compiled["speedup"] is None:
-        return f" (torch.compile {compiled['ms']:,.0f} ms)"
-    return f" (torch.compile {compiled['speedup']:,.2f}×)"
+        return f" ({name} {compiled['ms']:,.0f} ms{memory})"
+    return f" ({name} {compiled['speedup']:,.2f}×{memory})"
 
 
 def draw_memory(results: list[dict[str, Any]]) -> Figure:

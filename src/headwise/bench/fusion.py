@@ -1,4 +1,4 @@
-"""Time and memory of a fused model, in comparison with the original and with torch.compile of it.
+"""Time and memory of a fused model, in comparison with the original, both with and without torch.compile.
 
 `headwise fuse MODEL --bench` and `benchmarks/fusion.py` use it.
 """
@@ -20,7 +20,12 @@ from headwise.integrations.fusion import fuse_attention
 Pass = Literal["forward", "forward+backward"]
 
 #: The implementations, in the order of the table. The original is the baseline.
-ORIGINAL, FUSED, COMPILED = IMPLEMENTATIONS = ("original", "fused", "torch.compile of the original")
+ORIGINAL, FUSED, COMPILED, COMPILED_FUSED = IMPLEMENTATIONS = (
+    "original",
+    "fused",
+    "torch.compile of the original",
+    "torch.compile of the fused",
+)
 
 PASSES: tuple[Pass, ...] = ("forward", "forward+backward")
 
@@ -102,9 +107,9 @@ def prepare_model(model: Any, implementation: str, *, always: bool = False) -> A
     """Return a copy of a model with one of the implementations. The parameters are shared."""
     memo = {id(parameter): parameter for parameter in model.parameters()}
     copied = copy.deepcopy(model, memo)
-    if implementation == FUSED:
+    if implementation in (FUSED, COMPILED_FUSED):
         fuse_attention(copied, check=False, verbose=False, always=always)
-    elif implementation == COMPILED:
+    if implementation in (COMPILED, COMPILED_FUSED):
         copied.compile()
     return copied
 

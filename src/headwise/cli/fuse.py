@@ -136,6 +136,7 @@ def print_table(arguments: Namespace, device: str, lengths: list[int], *, is_aud
 
     from headwise.bench.fusion import (
         COMPILED,
+        COMPILED_FUSED,
         IMPLEMENTATIONS,
         ORIGINAL,
         PASSES,
@@ -147,7 +148,7 @@ def print_table(arguments: Namespace, device: str, lengths: list[int], *, is_aud
     from headwise.bench.runner import progress_bar
 
     build_model = partial(load_model, arguments.model, arguments.dtype, device)
-    skipped = {COMPILED} if arguments.no_compile else set()
+    skipped = {COMPILED, COMPILED_FUSED} if arguments.no_compile else set()
     unit = "seconds" if is_audio else "tokens"
     table = Table("pass", unit, "implementation", "time (ms)", "speedup", "peak memory (MiB)", "note")
     directions = PASSES[:1] if arguments.forward_only else PASSES
