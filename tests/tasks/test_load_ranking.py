@@ -1,5 +1,6 @@
 """Rankings from the user's own queries, documents and relevance judgments."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,15 @@ def test_bad_rows(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     _, examples = load_ranking(tmp_path, skip_bad_rows=True)
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [f"skipped: {message}"]
     assert "6 invalid rows skipped." in examples.recipe
+
+
+def test_contradictory_judgments_are_invalid(tmp_path: Path) -> None:
+    write_beir(tmp_path, SPLITS)
+    with (tmp_path / "qrels" / "train.tsv").open("a") as file:
+        file.write("q0\td0\t0\nq0\td0\t1\n")  # the first one repeats an earlier row
+    message = "line 39: document 'd0' is relevant to query 'q0' here, and not relevant in an earlier row"
+    with pytest.raises(UserError, match=re.escape(f"{message}; correct the row")):
+        load_ranking(tmp_path)
 
 
 def test_missing_files_and_columns_raise_errors(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Ctrl-C during `headwise train`, and what a resumed run prints."""
 
+import os
 import re
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,24 @@ def test_no_epoch_is_printed_twice(reviews: Path, tmp_path: Path, headwise: Head
     assert printed_epochs(before) + printed_epochs(after) == [1, 2, 3]
     start = len(printed_epochs(before))
     assert f"resumed after epoch {start}, step {2 * start} of 6" in after
+
+
+def test_a_terminated_run_says_how_to_continue(reviews: Path, tmp_path: Path, headwise: Headwise) -> None:
+    """Schedulers such as Slurm send SIGTERM before they end a job."""
+
+    class Terminate(TrainerCallback):
+        def on_save(self, *args: Any, **kwargs: Any) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    out = tmp_path / "run"
+    with extra_callbacks(Terminate()):
+        code, _, stderr = headwise("train", "--data", reviews, "--out", out, "--epochs", 2, *TINY)
+    assert code == 143
+    assert f"stopped; --resume continues: headwise train --resume --out {out}" in stderr
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    code, _, stderr = headwise("train", "--resume", "--out", out)
+    assert code == 0
+    assert "resumed after epoch 1" in stderr
 
 
 def test_a_run_without_a_checkpoint_starts_again(reviews: Path, tmp_path: Path, headwise: Headwise) -> None:

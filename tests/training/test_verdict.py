@@ -1,6 +1,7 @@
 """The verdict on a run, for all label types."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,9 @@ def test_macro_f1_is_judged_if_it_selects_the_epoch(tmp_path: Path, headwise: He
     run = tmp_path / "run"
     selection = ("--metric-for-best-model", "macro_f1")
     assert headwise("train", "--data", data, "--out", run, *options, *selection)[0] == 0
+    assert re.search(
+        r"weights of the classes in the loss, from 0.5\d+ \(ok\) to \d+.\d* \(defect\)", (run / "README.md").read_text()
+    )
     metrics = json.loads((run / "metrics.json").read_text())
     test, constant = metrics["metrics"]["test"], metrics["baselines"]["test"]["most frequent label"]
     assert test["accuracy"] < constant["accuracy"]

@@ -17,6 +17,7 @@ from typing import Any, TextIO
 from headwise import __version__
 from headwise._extras import require
 from headwise.cli.arguments import Parser, add_output_options, suggest
+from headwise.cli.interrupts import Terminated, raise_on_termination
 from headwise.csv_cells import safe_csv
 from headwise.errors import UserError, to_one_line
 
@@ -56,11 +57,12 @@ def main(args: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Returns:
-        The exit code: 0 for success, 2 for a user's error, 130 when interrupted.
+        The exit code: 0 for success, 2 for a user's error, 130 when interrupted, 143 when terminated.
     """
     args = sys.argv[1:] if args is None else list(args)
     try:
-        return run(args)
+        with raise_on_termination():
+            return run(args)
     except UserError as error:
         return report_error(str(error))
     except SystemExit as stop:  # argparse, after it has printed a help text
@@ -73,6 +75,8 @@ def main(args: Sequence[str] | None = None) -> int:
         return report_error(to_one_line(message))
     except MemoryError:
         return report_error("out of memory; use a smaller --batch-size, a smaller model or fewer --jobs")
+    except Terminated:
+        return 143
     except KeyboardInterrupt:
         return 130
 

@@ -1,10 +1,41 @@
-"""Ctrl-C while packages are imported, which takes seconds."""
+"""Ctrl-C while packages are imported, which takes seconds, and SIGTERM, with which schedulers end jobs."""
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+
+class Terminated(KeyboardInterrupt):
+    """The process has got SIGTERM. Commands end as with Ctrl-C: they keep what is complete and say how to continue."""
+
+
+@contextmanager
+def raise_on_termination() -> Iterator[None]:
+    """Raise Terminated on SIGTERM in this block.
+
+    Raises:
+        Terminated: the process has got SIGTERM.
+    """
+    is_main = threading.current_thread() is threading.main_thread()  # others cannot set handlers
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    process = os.getpid()
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        if os.getpid() == process:
+            raise Terminated
+        signal.signal(number, signal.SIG_DFL)  # a forked process, such as one that reads data, just ends
+        os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager

@@ -329,6 +329,7 @@ def read_relevance(
 ) -> dict[str, set[str]]:
     """Return the relevant documents of each query: those with a score above 0."""
     relevant: dict[str, set[str]] = {}
+    judged: dict[tuple[str, str], bool] = {}
 
     def parse(query: Any, document: Any, score: Any) -> None:
         query, document = parse_id(query, "query"), parse_id(document, "document")
@@ -336,8 +337,14 @@ def read_relevance(
             raise ValueError(f"query {query!r} is in no file of queries")
         if document not in corpus:
             raise ValueError(f"document {document!r} is in no file of documents")
+        is_relevant = score is None or labels.parse_rating(score) > 0
+        if judged.setdefault((query, document), is_relevant) is not is_relevant:
+            names = ("relevant", "not relevant") if is_relevant else ("not relevant", "relevant")
+            raise ValueError(
+                f"document {document!r} is {names[0]} to query {query!r} here, and {names[1]} in an earlier row"
+            )
         documents = relevant.setdefault(query, set())
-        if score is None or labels.parse_rating(score) > 0:
+        if is_relevant:
             documents.add(document)
 
     roles = {"query": (*QUERY_ID_NAMES, "query"), "document": (*DOCUMENT_ID_NAMES, "document"), "score": SCORE_NAMES}

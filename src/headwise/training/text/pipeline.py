@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset
+from torch import Tensor
 from transformers import EarlyStoppingCallback, set_seed
 
 from headwise.errors import UserError
@@ -42,7 +43,7 @@ from headwise.training.text.model import build_model
 from headwise.training.text.packing import enable_packing
 from headwise.training.text.predict import predict
 from headwise.training.text.predictions import get_scores
-from headwise.training.text.trainer import TextTrainer, balanced_weights
+from headwise.training.text.trainer import TextTrainer, balanced_weights, describe_class_weights
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +109,8 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
                 f"the model is trained from scratch on {num_rows:,} rows; a pretrained model usually learns more from "
                 "so few (--model NAME of the Hugging Face hub, or a directory)"
             )
+        if self.config.class_weights is not None:
+            notes.append(describe_class_weights(self.class_weights(data), data.examples.labels))
         if self.config.pack:
             enable_packing(model, encoder)
             notes.append("packed batches (--pack): layers compute no padding")
@@ -126,14 +129,11 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
         bundle.notes += truncation_notes(bundle.encoded, bundle.encoder)
 
     def build_trainer(self, data: TextData, bundle: TextBundle, out_dir: Path) -> TextTrainer:
-        config, task, splits = self.config, data.task, data.examples.splits
+        config, splits = self.config, data.examples.splits
         has_dev = "dev" in splits
         row_numbers = column_array(splits["train"], "row")
         if WINDOW_ROW in bundle.encoded["train"].column_names:
             row_numbers = row_numbers[column_array(bundle.encoded["train"], WINDOW_ROW)]
-        class_weights = None
-        if config.class_weights is not None:
-            class_weights = balanced_weights(splits["train"], task.label_type, len(data.examples.labels))
         return TextTrainer(
             model=bundle.model,
             args=build_encoder_arguments(
@@ -153,11 +153,15 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
             batch_tokens=config.batch_tokens,
             row_numbers=row_numbers,
             guides=bundle.guides,
-            class_weights=class_weights,
+            class_weights=self.class_weights(data) if config.class_weights is not None else None,
             label_smoothing=config.label_smoothing_factor,
             scheme_learning_rate=config.scheme_learning_rate,
             example=bundle.encoder.example_batch(splits["train"]),
         )
+
+    def class_weights(self, data: TextData) -> Tensor:
+        """Return the weights of the classes in the loss."""
+        return balanced_weights(data.examples.splits["train"], data.task.label_type, len(data.examples.labels))
 
     def count_batches(self, bundle: TextBundle, **processes: int) -> int:
         """Return the number of batches of an epoch."""

@@ -1,5 +1,6 @@
 """The Trainer of the text pipeline: guides, class weights and label smoothing."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -80,3 +81,17 @@ def balanced_weights(rows: Dataset, label_type: str, num_labels: int) -> Tensor:
         counts = np.bincount(labels, minlength=num_labels)
         weights = len(labels) / (num_labels * np.maximum(counts, 1))
     return torch.tensor(np.where(counts > 0, weights, 1.0), dtype=torch.float32)
+
+
+def describe_class_weights(weights: Tensor, labels: Sequence[str]) -> str:
+    """Return a line about the weights of the classes.
+
+    Example:
+        >>> describe_class_weights(torch.tensor([0.6667, 2.0]), ["ham", "spam"])
+        'weights of the classes in the loss, from 0.667 (ham) to 2 (spam)'
+    """
+    low, high = int(weights.argmin()), int(weights.argmax())
+    return (
+        f"weights of the classes in the loss, from {weights[low]:.3g} ({labels[low]}) to "
+        f"{weights[high]:.3g} ({labels[high]})"
+    )
