@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from datetime import date
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ if not torch.cuda.is_available():
 
 import headwise as hw
 from headwise.attention.attend import Backend
+from headwise.attention.types import AttentionOutput
 
 #: Limits of the float32 errors of all backends. Errors are relative if the largest value is above 1.
 MAX_ERRORS = {"results": 2e-5, "gradients": 5e-4}
@@ -43,6 +45,10 @@ SCHEME_FACTORIES: dict[str, SchemeFactory] = {
     "relative positions": lambda heads, dim: hw.RelativePositions(heads, dim, k=4),
     "Transformer-XL": lambda heads, dim: hw.TransformerXL(heads, dim),
     "TENER": lambda heads, dim: hw.Tener(heads, dim),
+    "ALiBi": lambda heads, dim: hw.Alibi(heads, learned=True),
+    "rotary": lambda heads, dim: hw.Rotary(dim),
+    "T5 bias": lambda heads, dim: hw.T5Bias(heads, std=0.5),
+    "disentangled": lambda heads, dim: hw.Disentangled(heads, dim, max_distance=8, std=0.5),
 } | {
     f"distance-aware, {mapping}, {adjust}": distance_aware(mapping, adjust)
     for mapping, adjust in product(
@@ -84,14 +90,15 @@ class Case:
             leaves.append(options["position_bias"])
         options |= {f"return_{name}": True for name in extra_results}
         q, k, v = leaves[:3]
-        output = hw.attend(q, k, v, scheme=scheme, backend=backend, **options)
-        results = list(output) if isinstance(output, tuple) else [output]
+        output: Any = hw.attend(q, k, v, scheme=scheme, backend=backend, **options)
+        named = output._asdict() if isinstance(output, AttentionOutput) else {"output": output}
+        named = {name: x for name, x in named.items() if x is not None}
+        results = list(named.values())
         leaves += list(scheme.parameters())
         generator = torch.Generator().manual_seed(1)
         weights = [torch.randn(x.shape, generator=generator, dtype=torch.float64).to(device, dtype) for x in results]
         total = sum((torch.where(x.isfinite(), x, 0) * w).sum() for x, w in zip(results, weights, strict=True))
         gradients = torch.autograd.grad(total, leaves, allow_unused=True, materialize_grads=True)  # type: ignore[arg-type]
-        named = dict(zip(["output", *extra_results], results, strict=True))
         named |= {f"gradient {i}": x for i, x in enumerate(gradients)}
         return {name: x.detach().double().cpu() for name, x in named.items()}
 
@@ -229,8 +236,8 @@ Median errors:
 
 {medians}
 
-Of these schemes, `sdpa` supports plain attention and TENER. It returns only the output. {where}
-({platform.machine()}, torch {torch.__version__}).
+Of these schemes, `sdpa` supports plain attention, rotary positions and TENER. It returns only the output. {where}
+({date.today()}, {platform.machine()}, torch {torch.__version__}, headwise {hw.__version__.split("+")[0]}).
 
 `{command}` writes this page and fails if an error exceeds its limit.
 """
