@@ -91,6 +91,8 @@ def describe_gain(by_name: dict[str, dict[str, Any]]) -> str:
             f"original {original['note']}, fused {fused['ms']:,.0f} ms and {fused['peak_mib'] / 1024:.1f} GiB{compiled}"
         )
     quartiles = f" ({fused['speedup_low']:,.2f} to {fused['speedup_high']:,.2f})" if "speedup_low" in fused else ""
+    if not fused["peak_mib"]:  # of a tiny model on a CPU
+        return f"{fused['speedup']:,.2f}×{quartiles}{compiled}"
     memory = original["peak_mib"] / fused["peak_mib"]
     return f"{fused['speedup']:,.2f}×{quartiles}, memory {memory:,.1f}×{compiled}"
 
