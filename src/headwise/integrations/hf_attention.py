@@ -191,10 +191,8 @@ def are_weights_collected(*, is_compiling: bool | None = None) -> bool:
     """
     if ACTIVE_COLLECTOR is None:
         return False
-    if is_compiling or (is_compiling is None and torch.compiler.is_compiling()):
-        collected = ACTIVE_COLLECTOR.global_var
-    else:
-        collected = ACTIVE_COLLECTOR.context_var.get()  # what its slower method `get` returns
+    is_compiling = torch.compiler.is_compiling() if is_compiling is None else is_compiling
+    collected = ACTIVE_COLLECTOR.global_var if is_compiling else ACTIVE_COLLECTOR.get()
     return collected is not None and ("attentions" in collected or "cross_attentions" in collected)
 
 
