@@ -249,6 +249,19 @@ def test_attention_runs_without_the_collector_of_transformers(monkeypatch: pytes
     assert not hf_attention.are_weights_collected()
 
 
+def test_outputs_are_collected_after_a_graph_break(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiled part of the model has started to collect; a layer after a graph break runs in eager mode."""
+    from headwise.integrations import hf_attention
+
+    assert not hf_attention.are_weights_collected()
+    if not hasattr(hf_attention.ACTIVE_COLLECTOR, "compiling"):
+        pytest.skip("this version of transformers has another way to collect in compiled code")
+    for name, value in (("compiling", True), ("global_var", {"attentions": []})):
+        monkeypatch.setattr(hf_attention.ACTIVE_COLLECTOR, name, value)
+    assert hf_attention.are_weights_collected()
+    assert hf_attention.are_weights_collected(is_compiling=False)
+
+
 def test_guided_trainer_guides_without_the_inner_training_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.guidance.test_trainer import build_trainer, loss_logs
     from tests.integrations.tiny_models import build_model

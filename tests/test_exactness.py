@@ -1,5 +1,6 @@
 """benchmarks/exactness.py: errors of all backends in float32, and a page with them."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,5 +18,5 @@ def test_errors_of_all_backends_are_below_the_limits(tmp_path: Path) -> None:
     assert process.returncode == 0, process.stderr
     text = page.read_text(encoding="utf-8")
     assert "| `blockwise` | 8 | " in text
-    assert "| `triton` | 2 | " in text
+    assert re.search(r"\| `triton` \| [2-8] \| ", text), "2 cases in Triton's interpreter, up to 8 on a GPU"
     assert text in process.stdout
