@@ -13,7 +13,7 @@ from tests.integrations.fusion.cases import CASES, build_model
 from tests.integrations.fusion.test_families import check_same, run
 
 #: The families with a limit, and their cases.
-LIMITED_FAMILIES = ("DeBERTa", "DeBERTa-v2", "Nemotron-ASR-streaming", "Parakeet", "Wav2Vec2-Conformer")
+LIMITED_FAMILIES = ("DeBERTa", "DeBERTa-v2", "Nemotron-ASR-streaming", "Parakeet", "SeamlessM4T", "Wav2Vec2-Conformer")
 LIMITED = [name for name, case in CASES.items() if case.family in LIMITED_FAMILIES]
 LENGTH = 11
 
@@ -43,16 +43,18 @@ def fused_calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_short_inputs_give_the_same(name: str, training: bool, padding: bool, fused_calls: list[Any]) -> None:
     case = CASES[name]
     model = build_model(case).train(training)
-    expected = run(model, case, LENGTH, padding)
+    lengths = (1, 2, LENGTH, 16, 32)
+    expected = [run(model, case, length, padding) for length in lengths]
     hw.fuse_attention(model, verbose=False)
     assert fused_calls, "the check compares the fused attention"
     fused_calls.clear()
-    check_same(run(model, case, LENGTH, padding), expected)
+    for length, expected_run in zip(lengths, expected, strict=True):
+        check_same(run(model, case, length, padding), expected_run)
     limits = hw.fusion_report(model).layers[0].max_pairs
     assert bool(fused_calls) is not bool(limits.training if training else limits.inference)
     fused_calls.clear()
     hw.fuse_attention(model, verbose=False, always=True)
-    check_same(run(model, case, LENGTH, padding), expected)
+    check_same(run(model, case, lengths[-1], padding), expected[-1])
     assert fused_calls
     assert hw.fusion_report(model).layers[0].max_pairs == MaxPairs()
 
