@@ -115,7 +115,7 @@ class ConformerFusion:
         )
         return self.linear_out(output), weights
 
-    def attend_short(self: Any, hidden_states: Tensor, mask: Tensor | None, embeddings: Tensor | None) -> Tensor:
+    def attend_short(self: Any, hidden_states: Tensor, mask: Tensor | None, embeddings: Any) -> Tensor:
         """Return the output for a short batch, of layers with Transformer-XL's, rotary or no positions."""
         states = hidden_states
         if self.position_embeddings_type == "rotary":
@@ -126,7 +126,8 @@ class ConformerFusion:
         v = self.linear_v(hidden_states).view(by_head).transpose(1, 2)
         options = {"scale": self.scaling, "dropout": self.dropout.p if self.training else 0.0}
         if self.position_embeddings_type != "relative":
-            return self.linear_out(attend_with_bias(q.transpose(1, 2), k, v, mask, **options))
+            output = attend_with_bias(q.transpose(1, 2), k, v, mask, **options)
+            return self.linear_out(output)  # type: ignore[no-any-return]
         output = attend_transformer_xl(
             q,
             k,
@@ -137,7 +138,7 @@ class ConformerFusion:
             table_bias=self.pos_bias_v,
             **options,
         )
-        return self.linear_out(output)
+        return self.linear_out(output)  # type: ignore[no-any-return]
 
     def position_terms(self: Any, embeddings: Tensor | None, device: torch.device) -> PositionTerms | None:
         """Return the terms of the layer's kind of positions; None if queries and keys contain them."""

@@ -39,7 +39,7 @@ class FusedDebertaSelfAttention(DisentangledSelfAttention):
         output_attentions: bool = False,
         query_states: Tensor | None = None,
         relative_pos: Tensor | None = None,
-        rel_embeddings: Tensor | None = None,
+        rel_embeddings: Any = None,
     ) -> tuple[Tensor, Tensor | None]:
         if relative_pos is not None or query_states is not None:
             return super().forward(

@@ -46,7 +46,7 @@ class FusedDisentangledSelfAttention(DisentangledSelfAttention):
         output_attentions: bool = False,
         query_states: Tensor | None = None,
         relative_pos: Tensor | None = None,
-        rel_embeddings: Tensor | None = None,
+        rel_embeddings: Any = None,
     ) -> tuple[Tensor, Tensor | None]:
         if relative_pos is not None:  # positions that are not those of a text
             return super().forward(  # type: ignore[no-any-return]
