@@ -37,7 +37,7 @@ def attend_transformer_xl(
         q: (B, N, H, D).
         k, v: (B, H, M, D).
         mask: True where attention is allowed, broadcastable to (B, H, N, M); None if there is no mask.
-        table: the projected embeddings of one input, (1, R, H · D). Row N − 1 − i + j is that of query i and key j.
+        table: the projected embeddings of one input, (R, H · D). Row N − 1 − i + j is that of query i and key j.
         key_bias: the bias of queries that are multiplied with keys, (H, D).
         table_bias: the bias of queries that are multiplied with the table, (H, D).
         scale: the factor of the scores.
@@ -47,7 +47,7 @@ def attend_transformer_xl(
     Returns:
         The output, (B, N, H · D).
     """
-    num_keys, rows = k.shape[2], table.shape[1]
+    num_keys, rows = k.shape[2], table.shape[0]
     width = -(-num_keys // _ALIGNMENT) * _ALIGNMENT
     if width >= rows:  # the view would leave its rows
         width = num_keys
