@@ -61,8 +61,9 @@ def test_short_inputs_give_the_same(name: str, training: bool, padding: bool, fu
     assert hw.fusion_report(model).layers[0].max_pairs == MaxPairs()
 
 
-@pytest.mark.parametrize("name", LIMITED)
+@pytest.mark.parametrize("name", [name for name in LIMITED if name != "parakeet"])
 def test_outputs_and_gradients_of_padding(name: str) -> None:
+    """Parakeet's padding frames have other outputs with transformers 5.17, whose layers hide all keys by −inf there."""
     case = CASES[name]
     case = dataclasses.replace(case, batch=lambda *arguments: (..., CASES[name].batch(*arguments)[1]))
     model = build_model(case).train()
