@@ -2,6 +2,7 @@
 
 The model's encoder builds an N × N map of relative positions and one of pairs of real tokens. The fused encoder builds
 neither. The model masks all keys of padding tokens alike, so that these attend to all keys with equal weights.
+The layers of a short batch share one mask of pairs.
 """
 
 from collections.abc import Mapping
