@@ -48,7 +48,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--always",
         action="store_true",
-        help="fuse short inputs, too, for which the model's own attention may be faster but takes more memory",
+        help="fuse short inputs, too, for which attention with whole maps may be faster but takes more memory",
     )
     parser.add_argument("--no-compile", action="store_true", help="do not measure torch.compile, which takes minutes")
     add_trust_option(parser)

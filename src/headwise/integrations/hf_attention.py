@@ -137,7 +137,8 @@ def headwise_attention_forward(
             s_aux,
         )
         if needs_attend or recorder is not None:
-            return run_call(module, call, recorder, observer, scheme=scheme, needs_weights=needs_weights)
+            output, weights = run_call(module, call, recorder, observer, scheme=scheme, needs_weights=needs_weights)
+            return output.contiguous(), weights
         assert observer is not None
         observer(module, attention_rows(call, scheme, observer))
     sdpa_output: tuple[Tensor, None] = sdpa_attention_forward(
@@ -167,7 +168,7 @@ def run_call(
     """Compute one layer's attention with `attend`, for its recorder and observer too.
 
     Returns:
-        The output (B, N, H, D), and the weights before dropout (B, H, N, M) if they are needed.
+        The output (B, N, H, D), in any layout, and the weights before dropout (B, H, N, M) if they are needed.
     """
     if observer is not None:
         observer(module, attention_rows(call, scheme, observer))
@@ -175,10 +176,10 @@ def run_call(
         fields = recorder.required_fields | _WEIGHTS if needs_weights else recorder.required_fields
         record = record_layer(call, fields)
         recorder.record(module, record)
-        return record.output.transpose(1, 2).contiguous(), record.weights if needs_weights else None
+        return record.output.transpose(1, 2), record.weights if needs_weights else None
     result: Any = attend(*call.tensors, **call.options, return_weights=needs_weights)
     output, weights = (result.output, result.weights) if needs_weights else (result, None)
-    return output.transpose(1, 2).contiguous(), weights
+    return output.transpose(1, 2), weights
 
 
 def are_weights_collected(*, is_compiling: bool | None = None) -> bool:

@@ -12,7 +12,7 @@ from torch import nn
 import headwise as hw
 from headwise.inspection.capture import attention_maps, capture_attention
 from headwise.integrations import AttentionRows, UnsupportedAttentionError
-from headwise.integrations.fusion import families, is_fused
+from headwise.integrations.fusion import attention, families, is_fused
 from headwise.integrations.fusion.report import shorten_names
 from tests.integrations.fusion.batches import left_padded_text_batch, text_batch
 from tests.integrations.fusion.cases import CASES, T5_CONFIG, build_model
@@ -179,9 +179,11 @@ def test_xlnet_second_stream() -> None:
     torch.testing.assert_close(model(**batch).last_hidden_state, expected, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("is_short", [False, True], ids=["fused", "short"])
 @pytest.mark.parametrize("chunk", [4, 12])
-def test_streaming_with_a_cache(chunk: int) -> None:
+def test_streaming_with_a_cache(chunk: int, is_short: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nemotron-ASR-streaming gives the same frames chunk by chunk, beyond its window of 7 frames."""
+    monkeypatch.setattr(attention, "HAS_LIMITS_ON_CPU", is_short)
     case = CASES["nemotron-asr-streaming"]
     model = build_model(case).eval()
     _, batch = case.batch(model.config, 30, False)

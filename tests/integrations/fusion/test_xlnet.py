@@ -92,13 +92,13 @@ def test_dropout_of_rows_that_see_no_token() -> None:
     hw.fuse_attention(model, verbose=False)
     layer = model.layer[0].rel_attn
     mask = StreamMask(torch.zeros(1, 1, 5, 5, dtype=torch.bool), None, is_second=True)
-    q, k, v = (torch.randn(5, 1, 3, 12).double() for _ in range(3))
-    table = torch.randn(10, 1, 3, 12).double()
-    first, second = (layer.rel_attn_core(q, k, v, table, attn_mask=mask) for _ in range(2))
+    q, k, v = (torch.randn(1, 3, 5, 12).double() for _ in range(3))
+    table = torch.randn(3, 10, 12).double()
+    first, second = (layer.attend(q, k, v, table, None, mask)[0] for _ in range(2))
     assert not torch.equal(first, second)
     layer.eval()
-    expected = v.mean(dim=0, keepdim=True).expand_as(v)
-    torch.testing.assert_close(layer.rel_attn_core(q, k, v, table, attn_mask=mask), expected)
+    expected = v.mean(dim=2).flatten(1).expand(5, 1, -1)
+    torch.testing.assert_close(layer.attend(q, k, v, table, None, mask)[0], expected)
 
 
 @pytest.mark.parametrize("has_padding", [False, True])

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from headwise._compat import mark_constant
+from headwise._compat import functorch_is_active, mark_constant
 from headwise._scheme_loading import SCHEME
 from headwise.attention import Scheme
 from headwise.attention.types import SchemeTerms
@@ -25,18 +25,18 @@ from headwise.integrations.model_utils import UnsupportedAttentionError
 from headwise.integrations.observing import OBSERVER
 from headwise.integrations.recording import RECORDER
 
-#: On a GPU, a model's own attention is faster for short inputs. On a CPU, fused layers compute all inputs.
+#: On a GPU, the attention of `short_batches.py` is faster for short inputs. On a CPU, fused kernels compute all inputs.
 HAS_LIMITS_ON_CPU = False
 
 #: The attribute of layers of a model that was fused with `always=True`.
 ALWAYS_FUSED = "_headwise_always_fused"
 
-#: The attributes of fused layers that compute short inputs, too.
-_COMPUTES_SHORT_INPUTS = frozenset((ALWAYS_FUSED, RECORDER, OBSERVER))
+#: The attributes of layers whose fused kernels compute short inputs, too.
+_HAS_NO_LIMIT = frozenset((ALWAYS_FUSED, RECORDER, OBSERVER))
 
 
 class MaxPairs(NamedTuple):
-    """Up to how many pairs of positions a batch is short: the model's own attention is faster on a GPU.
+    """Up to how many pairs of positions a batch is short: attention with whole maps is faster on a GPU.
 
     A batch of B inputs of N positions has B · N² pairs.
     """
@@ -46,10 +46,10 @@ class MaxPairs(NamedTuple):
 
 
 def is_short(layer: nn.Module, hidden_states: Tensor, max_pairs: MaxPairs, *, output_attentions: Any = False) -> bool:
-    """Return whether a fused layer leaves a batch to the model's own attention.
+    """Return whether a fused layer computes a batch with whole maps, by `short_batches.py`.
 
-    It computes all batches whose attention is read, by guides, inspection or the caller, and those of compiled models.
-    Each layer asks in each pass, so the answer has to take a few microseconds.
+    Fused kernels compute all batches whose attention is read, by guides, inspection or the caller, and those of
+    compiled models. Each layer asks in each pass, so the answer has to take a few microseconds.
 
     Args:
         layer: the fused layer. The mode of training, not of gradients, decides, so that checkpointing repeats a pass.
@@ -58,13 +58,13 @@ def is_short(layer: nn.Module, hidden_states: Tensor, max_pairs: MaxPairs, *, ou
         output_attentions: whether the caller requests weights.
     """
     limit = max_pairs.training if layer.training else max_pairs.inference
-    if not limit or torch.compiler.is_compiling():
+    if not limit or torch.compiler.is_compiling() or functorch_is_active():
         return False
     batch_size, length = hidden_states.shape[:2]
     if batch_size * length**2 > limit or not (hidden_states.is_cuda or HAS_LIMITS_ON_CPU):
         return False
     attributes = layer.__dict__
-    is_fused = not attributes.keys().isdisjoint(_COMPUTES_SHORT_INPUTS) or SCHEME in attributes["_modules"]
+    is_fused = not attributes.keys().isdisjoint(_HAS_NO_LIMIT) or SCHEME in attributes["_modules"]
     return not (is_fused or output_attentions or are_weights_collected(is_compiling=False))
 
 

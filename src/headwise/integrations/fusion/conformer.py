@@ -21,6 +21,7 @@ from headwise.integrations.fusion.attention import (
     is_short,
     split_heads,
 )
+from headwise.integrations.fusion.short_batches import attend_transformer_xl, attend_with_bias
 
 
 def transformer_xl_terms(table: Tensor, u: Tensor, v: Tensor) -> PositionTerms:
@@ -47,6 +48,37 @@ def clipped_rows(left: int, right: int, device: torch.device) -> Tensor:
     return torch.arange(-reach, reach + 1, device=device).clamp(-left, right) + left
 
 
+class FastConformerFusion:
+    """The attention of the layers of Parakeet and Nemotron-ASR-streaming for short batches."""
+
+    max_pairs = MaxPairs(inference=2**20, training=2**20)
+    hidden_score: float | None = None
+
+    def attend_short(
+        self: Any, hidden_states: Tensor, embeddings: Tensor, mask: Tensor | None, cache: Any = None
+    ) -> Tensor:
+        """Return the output for a short batch."""
+        by_head = (*hidden_states.shape[:2], -1, self.head_dim)
+        q = self.q_proj(hidden_states).view(by_head)
+        k = self.k_proj(hidden_states).view(by_head).transpose(1, 2)
+        v = self.v_proj(hidden_states).view(by_head).transpose(1, 2)
+        if cache is not None:
+            k, v = cache.update(k, v, self.layer_idx)
+        output = attend_transformer_xl(
+            q,
+            k,
+            v,
+            mask,
+            table=self.relative_k_proj(embeddings[0]),
+            key_bias=self.bias_u,
+            table_bias=self.bias_v,
+            scale=self.scaling,
+            dropout=self.attention_dropout if self.training else 0.0,
+            hidden_score=self.hidden_score,
+        )
+        return self.o_proj(output)  # type: ignore[no-any-return]
+
+
 class ConformerFusion:
     """The forward pass of the attention layers of Wav2Vec2-BERT, Wav2Vec2-Conformer and SeamlessM4T."""
 
@@ -60,6 +92,8 @@ class ConformerFusion:
         **options: Any,
     ) -> tuple[Tensor, Tensor | None]:
         if is_short(self, hidden_states, self.max_pairs, output_attentions=options.get("output_attentions")):
+            if attention_mask is None or attention_mask.dtype == torch.bool:
+                return self.attend_short(hidden_states, attention_mask, relative_position_embeddings), None
             return super().forward(  # type: ignore[misc,no-any-return]
                 hidden_states, attention_mask, relative_position_embeddings, **options
             )
@@ -80,6 +114,31 @@ class ConformerFusion:
             reads_padding=True,  # by convolutions, of which some are not masked
         )
         return self.linear_out(output), weights
+
+    def attend_short(self: Any, hidden_states: Tensor, mask: Tensor | None, embeddings: Any) -> Tensor:
+        """Return the output for a short batch, of layers with Transformer-XL's, rotary or no positions."""
+        states = hidden_states
+        if self.position_embeddings_type == "rotary":
+            states = self._apply_rotary_embedding(hidden_states, embeddings)
+        by_head = (*hidden_states.shape[:2], self.num_heads, self.head_size)
+        q = self.linear_q(states).view(by_head)
+        k = self.linear_k(states).view(by_head).transpose(1, 2)
+        v = self.linear_v(hidden_states).view(by_head).transpose(1, 2)
+        options = {"scale": self.scaling, "dropout": self.dropout.p if self.training else 0.0}
+        if self.position_embeddings_type != "relative":
+            output = attend_with_bias(q.transpose(1, 2), k, v, mask, **options)
+            return self.linear_out(output)  # type: ignore[no-any-return]
+        output = attend_transformer_xl(
+            q,
+            k,
+            v,
+            mask,
+            table=self.linear_pos(embeddings[0]),
+            key_bias=self.pos_bias_u,
+            table_bias=self.pos_bias_v,
+            **options,
+        )
+        return self.linear_out(output)  # type: ignore[no-any-return]
 
     def position_terms(self: Any, embeddings: Tensor | None, device: torch.device) -> PositionTerms | None:
         """Return the terms of the layer's kind of positions; None if queries and keys contain them."""

@@ -2,12 +2,10 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers.models.deberta.modeling_deberta import (
     DebertaEncoder,
     DisentangledSelfAttention,
-    build_relative_position,
 )
 
 from headwise.attention.position_constants import position_constant
@@ -18,14 +16,13 @@ from headwise.integrations.fusion.attention import (
     float32_square_root,
     fused_attention,
     is_short,
-    split_heads,
 )
 from headwise.integrations.fusion.deberta_v2 import (
     MAX_PAIRS,
     EncoderWithoutMaps,
+    attend_short_disentangled,
     average_in_padding,
     disentangled_terms,
-    mask_of_pairs,
 )
 from headwise.integrations.fusion.family import Family
 
@@ -42,24 +39,29 @@ class FusedDebertaSelfAttention(DisentangledSelfAttention):
         output_attentions: bool = False,
         query_states: Tensor | None = None,
         relative_pos: Tensor | None = None,
-        rel_embeddings: Tensor | None = None,
+        rel_embeddings: Any = None,
     ) -> tuple[Tensor, Tensor | None]:
         if relative_pos is not None or query_states is not None:
             return super().forward(
                 hidden_states, attention_mask, output_attentions, query_states, relative_pos, rel_embeddings
             )
-        if is_short(self, hidden_states, self.max_pairs, output_attentions=output_attentions):
-            positions = position_constant(position_map, hidden_states.shape[1], device=hidden_states.device)
-            return super().forward(
-                hidden_states, mask_of_pairs(attention_mask), relative_pos=positions, rel_embeddings=rel_embeddings
-            )
-        by_head = split_heads(self.in_proj(hidden_states), 3 * self.attention_head_size)
+        scale = 1.0 / float32_square_root((1 + len(self.pos_att_type)) * self.attention_head_size)
+        has_positions = self.relative_attention and rel_embeddings is not None
+        by_head = self.in_proj(hidden_states).view(*hidden_states.shape[:2], self.num_attention_heads, -1)
         q, k, v = by_head.chunk(3, dim=-1)
         q, v = (
-            x + bias.unflatten(0, (self.num_attention_heads, 1, -1)).to(x.dtype)
-            for x, bias in ((q, self.q_bias), (v, self.v_bias))
+            x + bias.view(self.num_attention_heads, -1).to(x.dtype) for x, bias in ((q, self.q_bias), (v, self.v_bias))
         )
-        has_positions = self.relative_attention and rel_embeddings is not None
+        if (
+            has_positions
+            and self.pos_att_type
+            and is_short(self, hidden_states, self.max_pairs, output_attentions=output_attentions)
+        ):
+            output = attend_short_disentangled(
+                self, q, k, v, attention_mask, rel_embeddings, _PROJECTIONS, num_buckets=None, scale=scale
+            )
+            return output, None
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         mask = attention_mask.bool()
         output, weights = fused_attention(
             self,
@@ -68,7 +70,7 @@ class FusedDebertaSelfAttention(DisentangledSelfAttention):
             v,
             mask,
             scheme=self.position_terms(rel_embeddings, q.shape[2]) if has_positions else None,
-            scale=1.0 / float32_square_root((1 + len(self.pos_att_type)) * self.attention_head_size),
+            scale=scale,
             dropout=dropout_probability(self, self.dropout),
             output_attentions=output_attentions,
         )
@@ -76,19 +78,14 @@ class FusedDebertaSelfAttention(DisentangledSelfAttention):
 
     def position_terms(self, embeddings: Any, n: int) -> PositionTerms:
         """Return the tables of the content-to-position and position-to-content terms."""
-        embeddings = self.pos_dropout(embeddings)
         rows = position_constant(
             disentangled_rows_of_range, 1 - n, n, self.max_relative_positions, None, device=embeddings.device
         )
-        projections = {"key_table": ("c2p", "pos_proj"), "query_table": ("p2c", "pos_q_proj")}
-        return disentangled_terms(self, rows, embeddings, projections, table_start=1 - n)
+        return disentangled_terms(self, rows, embeddings, _PROJECTIONS, table_start=1 - n)
 
 
-def position_map(n: int, *, device: torch.device) -> Tensor:
-    """Return the relative positions of n tokens as in the model, (1, N, N)."""
-    tokens = torch.empty(n, 1, device=device)
-    positions: Tensor = build_relative_position(tokens, tokens)
-    return positions
+#: For each table, its term in `pos_att_type` and the name of the layer's projection.
+_PROJECTIONS = {"key_table": ("c2p", "pos_proj"), "query_table": ("p2c", "pos_q_proj")}
 
 
 class FusedDebertaEncoder(EncoderWithoutMaps, DebertaEncoder):

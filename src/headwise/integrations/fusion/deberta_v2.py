@@ -2,8 +2,10 @@
 
 The model's encoder builds an N × N map of relative positions and one of pairs of real tokens. The fused encoder builds
 neither. The model masks all keys of padding tokens alike, so that these attend to all keys with equal weights.
+The layers of a short batch share one mask of pairs.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,7 +14,6 @@ from torch.nn.functional import embedding
 from transformers.models.deberta_v2.modeling_deberta_v2 import (
     DebertaV2Encoder,
     DisentangledSelfAttention,
-    build_relative_position,
 )
 
 from headwise.attention.position_constants import position_constant
@@ -28,6 +29,7 @@ from headwise.integrations.fusion.attention import (
 )
 from headwise.integrations.fusion.family import Family
 from headwise.integrations.fusion.offloading import load_offloaded
+from headwise.integrations.fusion.short_batches import attend_disentangled
 
 #: Of DeBERTa, too.
 MAX_PAIRS = MaxPairs(training=2**21)
@@ -45,23 +47,35 @@ class FusedDisentangledSelfAttention(DisentangledSelfAttention):
         output_attentions: bool = False,
         query_states: Tensor | None = None,
         relative_pos: Tensor | None = None,
-        rel_embeddings: Tensor | None = None,
+        rel_embeddings: Any = None,
     ) -> tuple[Tensor, Tensor | None]:
         if relative_pos is not None:  # positions that are not those of a text
             return super().forward(  # type: ignore[no-any-return]
                 hidden_states, attention_mask, output_attentions, query_states, relative_pos, rel_embeddings
             )
-        if query_states is None and is_short(self, hidden_states, self.max_pairs, output_attentions=output_attentions):
-            relative_pos = self.own_positions(hidden_states) if self.relative_attention else None
-            mask = mask_of_pairs(attention_mask)
-            return super().forward(  # type: ignore[no-any-return]
-                hidden_states, mask, relative_pos=relative_pos, rel_embeddings=rel_embeddings
-            )
         head_dim = self.attention_head_size
-        q = split_heads(self.query_proj(hidden_states if query_states is None else query_states), head_dim)
-        k, v = (split_heads(projection(hidden_states), head_dim) for projection in (self.key_proj, self.value_proj))
         num_terms = 1 + ("c2p" in self.pos_att_type) + ("p2c" in self.pos_att_type)
         has_positions = self.relative_attention and num_terms > 1
+        if (
+            has_positions
+            and query_states is None
+            and is_short(self, hidden_states, self.max_pairs, output_attentions=output_attentions)
+        ):
+            by_head = (*hidden_states.shape[:2], self.num_attention_heads, head_dim)
+            output = attend_short_disentangled(
+                self,
+                self.query_proj(hidden_states).view(by_head),
+                self.key_proj(hidden_states).view(by_head),
+                self.value_proj(hidden_states).view(by_head),
+                attention_mask,
+                rel_embeddings,
+                table_projections(self),
+                num_buckets=self.position_buckets if self.position_buckets > 0 else None,
+                scale=1.0 / float32_square_root(num_terms * head_dim),
+            )
+            return output, None
+        q = split_heads(self.query_proj(hidden_states if query_states is None else query_states), head_dim)
+        k, v = (split_heads(projection(hidden_states), head_dim) for projection in (self.key_proj, self.value_proj))
         mask = attention_mask.bool()
         output, weights = fused_attention(
             self,
@@ -76,27 +90,30 @@ class FusedDisentangledSelfAttention(DisentangledSelfAttention):
         )
         return average_in_padding(output, weights, v, mask)
 
-    def own_positions(self, hidden_states: Tensor) -> Tensor:
-        """Return the map of relative positions that the model's own encoder builds, (1, N, N)."""
-        arguments = hidden_states.shape[1], self.position_buckets, self.max_relative_positions
-        return position_constant(position_map, *arguments, device=hidden_states.device)
-
     def position_terms(self, embeddings: Any, n: int, m: int) -> PositionTerms:
         """Return the tables of the content-to-position and position-to-content terms."""
-        embeddings = self.pos_dropout(embeddings)[: 2 * self.pos_ebd_size]
         num_buckets = self.position_buckets if self.position_buckets > 0 else None
         rows = position_constant(
             disentangled_rows_of_range, 1 - n, m, self.max_relative_positions, num_buckets, device=embeddings.device
         )
-        projections = {
-            "key_table": ("c2p", "key_proj" if self.share_att_key else "pos_key_proj"),
-            "query_table": ("p2c", "query_proj" if self.share_att_key else "pos_query_proj"),
-        }
-        return disentangled_terms(self, rows, embeddings, projections, table_start=1 - n)
+        return disentangled_terms(self, rows, embeddings, table_projections(self), table_start=1 - n)
+
+
+#: For each table, its term in `pos_att_type` and the name of the layer's projection.
+Projections = Mapping[str, tuple[str, str]]
+
+
+def table_projections(layer: Any) -> Projections:
+    """Return the projections of a layer of DeBERTa-v2."""
+    return _SHARED if layer.share_att_key else _SEPARATE
+
+
+_SHARED = {"key_table": ("c2p", "key_proj"), "query_table": ("p2c", "query_proj")}
+_SEPARATE = {"key_table": ("c2p", "pos_key_proj"), "query_table": ("p2c", "pos_query_proj")}
 
 
 def disentangled_terms(
-    layer: Any, rows: Tensor, embeddings: Tensor, projections: dict[str, tuple[str, str]], table_start: int
+    layer: Any, rows: Tensor, embeddings: Tensor, projections: Projections, table_start: int
 ) -> PositionTerms:
     """Return the tables of the content-to-position and position-to-content terms that a layer has.
 
@@ -104,29 +121,58 @@ def disentangled_terms(
         layer: the layer.
         rows: the row of the embeddings for each relative position.
         embeddings: the embeddings of positions.
-        projections: for each table, its term in `pos_att_type` and the name of the layer's projection.
+        projections: those of the layer.
         table_start: the first relative position.
     """
-    tables = {
-        name: embedding(rows, getattr(layer, projection)(embeddings)).unflatten(-1, (layer.num_attention_heads, -1))
-        for name, (term, projection) in projections.items()
-        if term in layer.pos_att_type
+    tables = project_tables(layer, {"key_table": rows, "query_table": rows}, embeddings, projections)
+    by_head = {
+        name: table.unflatten(-1, (layer.num_attention_heads, -1)).transpose(0, 1) for name, table in tables.items()
     }
-    by_head = {name: table.transpose(0, 1) for name, table in tables.items()}
     return PositionTerms(**by_head, table_start=table_start, is_full_table=True)
 
 
-def position_map(n: int, num_buckets: int, max_position: int, *, device: torch.device) -> Tensor:
-    """Return the relative positions of n tokens as in the model, (1, N, N)."""
-    tokens = torch.empty(n, 1, device=device)
-    positions: Tensor = build_relative_position(tokens, tokens, bucket_size=num_buckets, max_position=max_position)
-    return positions
+def project_tables(
+    layer: Any, rows: Mapping[str, Tensor], embeddings: Tensor, projections: Projections
+) -> dict[str, Tensor]:
+    """Return the tables of the terms that a layer has, each (rows, H · D)."""
+    embeddings = layer.pos_dropout(embeddings)
+    return {
+        name: embedding(rows[name], getattr(layer, projection)(embeddings))
+        for name, (term, projection) in projections.items()
+        if term in layer.pos_att_type
+    }
 
 
-def mask_of_pairs(mask: Tensor) -> Tensor:
-    """Return the mask of pairs of real tokens that the model's own encoder builds, (B, 1, N, N)."""
-    mask = mask.bool()
-    return mask & mask.transpose(-1, -2) if mask.shape[-2] == 1 else mask
+def attend_short_disentangled(
+    layer: Any,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor,
+    embeddings: Tensor,
+    projections: Projections,
+    *,
+    num_buckets: int | None,
+    scale: float,
+) -> Tensor:
+    """Return the output of a layer for a short batch, (B, N, H · D), of q, k and v, (B, N, H, D)."""
+    arguments = q.shape[1], layer.max_relative_positions, num_buckets
+    rows = {
+        "key_table": position_constant(rows_of_keys, *arguments, device=q.device),
+        "query_table": position_constant(rows_of_queries, *arguments, device=q.device),
+    }
+    tables = project_tables(layer, rows, embeddings, projections)
+    return attend_disentangled(q, k, v, mask, **tables, scale=scale, dropout=dropout_probability(layer, layer.dropout))
+
+
+def rows_of_keys(n: int, max_distance: int, num_buckets: int | None, *, device: torch.device) -> Tensor:
+    """Return the rows of the embeddings for n tokens, in the order of j − i."""
+    return disentangled_rows_of_range(1 - n, n, max_distance, num_buckets, device)
+
+
+def rows_of_queries(n: int, max_distance: int, num_buckets: int | None, *, device: torch.device) -> Tensor:
+    """Return the rows of the embeddings for n tokens, in the order of i − j."""
+    return rows_of_keys(n, max_distance, num_buckets, device=device).flip(0)
 
 
 def average_in_padding(output: Tensor, weights: Tensor | None, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -12,21 +12,20 @@ from transformers.models.nemotron_asr_streaming.modeling_nemotron_asr_streaming 
 )
 
 from headwise.integrations.fusion.attention import (
-    MaxPairs,
     dropout_probability,
     fused_attention,
     is_short,
     split_heads,
 )
 from headwise.integrations.fusion.audio import subsampled_example
-from headwise.integrations.fusion.conformer import transformer_xl_terms
+from headwise.integrations.fusion.conformer import FastConformerFusion, transformer_xl_terms
 from headwise.integrations.fusion.family import Family
 
 
-class FusedNemotronAsrStreamingEncoderAttention(NemotronAsrStreamingEncoderAttention):
+class FusedNemotronAsrStreamingEncoderAttention(FastConformerFusion, NemotronAsrStreamingEncoderAttention):
     """Self-attention of the encoder, with the frames of a cache if there is one."""
 
-    max_pairs = MaxPairs(inference=2**20, training=2**20)
+    hidden_score = float("-inf")
 
     def forward(  # type: ignore[override]
         self,
@@ -37,7 +36,7 @@ class FusedNemotronAsrStreamingEncoderAttention(NemotronAsrStreamingEncoderAtten
         **options: Any,
     ) -> tuple[Tensor, Tensor | None]:
         if is_short(self, hidden_states, self.max_pairs, output_attentions=options.get("output_attentions")):
-            return super().forward(hidden_states, position_embeddings, attention_mask, past_key_values, **options)
+            return self.attend_short(hidden_states, position_embeddings, attention_mask, past_key_values), None
         q, k, v = (
             split_heads(projection(hidden_states), self.head_dim)
             for projection in (self.q_proj, self.k_proj, self.v_proj)

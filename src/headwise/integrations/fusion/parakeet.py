@@ -11,14 +11,13 @@ from torch import Tensor
 from transformers.models.parakeet.modeling_parakeet import ParakeetEncoderAttention, ParakeetEncoderConvolutionModule
 
 from headwise.integrations.fusion.attention import (
-    MaxPairs,
     dropout_probability,
     fused_attention,
     is_short,
     split_heads,
 )
 from headwise.integrations.fusion.audio import subsampled_example
-from headwise.integrations.fusion.conformer import transformer_xl_terms
+from headwise.integrations.fusion.conformer import FastConformerFusion, transformer_xl_terms
 from headwise.integrations.fusion.family import Family
 
 
@@ -27,16 +26,14 @@ def padding_of_pairs(mask: Tensor | None) -> Tensor | None:
     return None if mask is None else mask.diagonal(dim1=-2, dim2=-1)[:, :, None].contiguous()
 
 
-class FusedParakeetEncoderAttention(ParakeetEncoderAttention):
+class FusedParakeetEncoderAttention(FastConformerFusion, ParakeetEncoderAttention):
     """Self-attention of Parakeet's encoder."""
-
-    max_pairs = MaxPairs(inference=2**20, training=2**20)
 
     def forward(  # type: ignore[override]
         self, hidden_states: Tensor, position_embeddings: Tensor, attention_mask: Tensor | None = None, **options: Any
     ) -> tuple[Tensor, Tensor | None]:
         if is_short(self, hidden_states, self.max_pairs, output_attentions=options.get("output_attentions")):
-            return super().forward(hidden_states, position_embeddings, attention_mask, **options)
+            return self.attend_short(hidden_states, position_embeddings, attention_mask), None
         q, k, v = (
             split_heads(projection(hidden_states), self.head_dim)
             for projection in (self.q_proj, self.k_proj, self.v_proj)

@@ -25,7 +25,7 @@ class FusedLayers:
         names: the names of the layers in the model, in order.
         heads: the number of heads of a layer; None if the configuration does not have it.
         num_maps: how many N × N maps per head the model's own layer keeps for the backward pass.
-        max_pairs: up to how many pairs of positions the model's own attention computes a batch, on a GPU.
+        max_pairs: up to how many pairs of positions a batch is computed with whole maps, on a GPU.
     """
 
     family: str
@@ -79,8 +79,8 @@ class FusionReport:
             if any(limits.values()):
                 shapes = " and ".join(f"{name} up to {limit:,}" for name, limit in limits.items() if limit)
                 lines.append(
-                    f"short batches, in {shapes} pairs (batch size × length²), are computed by the model's own layers, "
-                    "which are faster there; fuse_attention(model, always=True) fuses them, too, and saves memory"
+                    f"short batches, in {shapes} pairs (batch size × length²), are computed with whole maps, "
+                    "which is faster there; fuse_attention(model, always=True) fuses them, too, and saves memory"
                 )
         else:
             lines.append("on a CPU, only memory is gained; attention takes about as long as before")

@@ -5,6 +5,9 @@ sinusoidal embeddings is the same for all texts of a batch. Guides and inspectio
 a token that no query of the second stream may see is padding; that stream's mask, unlike the first one's, hides padding
 tokens from themselves, too.
 
+The model's own layers project states by `einsum`, which takes most of the host's time for short texts. The fused ones
+use plain products with the same parameters.
+
 The model builds an N × N mask for any `attention_mask`, also if no text has padding. A mask that hides no key is
 dropped, because listing its tiles in each layer takes longer than the attention of short texts.
 
@@ -60,24 +63,66 @@ class FusedXLNetRelativeAttention(XLNetRelativeAttention):
         if mems is not None and mems.dim() > 1:
             refuse_recording(self, "attends to states of an earlier text (mems), which guides do not support")
         masks = stream_masks(attn_mask_h, attn_mask_g)
+        all_h = torch.cat([mems, h], dim=0) if mems is not None and mems.dim() > 1 else h
+        k, v = self.split_heads(all_h @ self.k.flatten(1)), self.split_heads(all_h @ self.v.flatten(1))
         # All texts have the same embeddings of positions, so those of one text are projected. The first one is of the
         # relative position −M, which no pair has.
-        return super().forward(h, g, *masks, r[1:, :1], seg_mat, mems, target_mapping, output_attentions)
+        table = r[1:, 0].to(self.r.dtype) @ self.r.flatten(1)
+        table = table.view(-1, self.n_head, self.d_head).transpose(0, 1)
+        outputs: list[Tensor | None] = []
+        weights: list[Tensor] = []
+        for x, mask, mapping in ((h, masks[0], None), (g, masks[1], target_mapping)):
+            if x is None:
+                outputs.append(None)
+                continue
+            q = x @ self.q.flatten(1)
+            if mapping is not None:
+                q = torch.einsum("mbx,mlb->lbx", q, mapping)
+            output, stream_weights = self.attend(
+                self.split_heads(q), k, v, table, seg_mat, mask, output_attentions=output_attentions
+            )
+            if mapping is not None:
+                output = torch.einsum("lbx,mlb->mbx", output, mapping)
+            outputs.append(self.post_attention(x, output))
+            if stream_weights is not None:
+                weights.append(stream_weights)
+        if not output_attentions:
+            return tuple(outputs)
+        return (*outputs, weights[0] if g is None else tuple(weights))
 
-    def rel_attn_core(
+    def split_heads(self, x: Tensor) -> Tensor:
+        """Convert (N, B, H · D) to (B, H, N, D)."""
+        return x.view(*x.shape[:2], self.n_head, self.d_head).permute(1, 2, 0, 3)
+
+    def post_attention(self, h: Tensor, attn_vec: Tensor, residual: bool = True) -> Tensor:
+        """Return the output of a layer for that of its attention, (N, B, H · D)."""
+        output = attn_vec @ self.o.flatten(1).T
+        if self.training:
+            output = self.dropout(output)
+        return self.layer_norm(output + h if residual else output)  # type: ignore[no-any-return]
+
+    def attend(
         self,
-        q_head: Tensor,
-        k_head_h: Tensor,
-        v_head_h: Tensor,
-        k_head_r: Tensor,
-        seg_mat: Tensor | None = None,
-        attn_mask: Any = None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        table: Tensor,
+        seg_mat: Tensor | None,
+        mask: StreamMask,
+        *,
         output_attentions: bool = False,
-    ) -> Any:
-        mask: StreamMask = attn_mask
-        q, k, v = (x.permute(1, 2, 0, 3) for x in (q_head, k_head_h, v_head_h))  # (B, H, N or M, D)
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the output of one stream, (N, B, H · D), and the weights, (N, M, B, H), if they are requested.
+
+        Args:
+            q: (B, H, N, D).
+            k, v: (B, H, M, D).
+            table: the projected embeddings from the relative position 1 − M on, (H, R, D).
+            seg_mat: which pairs are in the same segment and which are not, (N, M, B, 2).
+            mask: the mask of the stream.
+            output_attentions: return the weights.
+        """
         n, m = q.shape[2], k.shape[2]
-        table = k_head_r[:, 0].transpose(0, 1)  # (H, R, D), from the relative position 1 − M on
         missing = n + m - 1 - table.shape[1]
         if missing > 0:  # keys after the query, which causal attention masks
             table = pad(table, (0, 0, 0, missing))
@@ -87,7 +132,7 @@ class FusedXLNetRelativeAttention(XLNetRelativeAttention):
             table_start=1 - m,
             is_full_table=True,
         )
-        segments = None if seg_mat is None else self.segment_scores(q_head, seg_mat)
+        segments = None if seg_mat is None else self.segment_scores(q, seg_mat)
         p = dropout_probability(self, self.dropout)
         output, weights = fused_attention(
             self,
@@ -112,8 +157,7 @@ class FusedXLNetRelativeAttention(XLNetRelativeAttention):
             of_rows = torch.where(is_empty[:, 0, rows], of_rows.to(output.dtype), output[:, rows])
             output = output.index_copy(1, rows, of_rows)
             weights = None if weights is None else weights.masked_fill(is_empty, 1.0 / m)
-        heads: Tensor = output.unflatten(-1, (self.n_head, self.d_head)).transpose(0, 1)
-        return (heads, weights.permute(2, 3, 0, 1)) if output_attentions and weights is not None else heads
+        return output.transpose(0, 1), None if weights is None else weights.permute(2, 3, 0, 1)
 
     def scores_of_rows(self, q: Tensor, k: Tensor, table: Tensor, segments: Tensor | None, rows: Tensor) -> Tensor:
         """Return the scaled scores of some queries without the mask, (B, H, E, M)."""
@@ -125,9 +169,9 @@ class FusedXLNetRelativeAttention(XLNetRelativeAttention):
         scores: Tensor = (content + by_row.gather(3, index.expand(*q.shape[:2], -1, -1))) * self.scale
         return scores if segments is None else scores + segments[:, :, rows]
 
-    def segment_scores(self, q_head: Tensor, seg_mat: Tensor) -> Tensor:
+    def segment_scores(self, q: Tensor, seg_mat: Tensor) -> Tensor:
         """Return the scaled scores of pairs in the same segment and in different ones, (B, H, N, M)."""
-        by_segment = torch.einsum("ibnd,snd->bnis", q_head + self.r_s_bias, self.seg_embed) * self.scale
+        by_segment = (q + self.r_s_bias[:, None]) @ self.seg_embed.permute(1, 2, 0) * self.scale  # (B, H, N, 2)
         same, different = by_segment[..., :1], by_segment[..., 1:]
         is_different = seg_mat[..., 1].permute(2, 0, 1)[:, None] > 0
         return torch.where(is_different, different, same)
