@@ -19,6 +19,9 @@ from headwise.training.core.distributed import is_on_cpu, state
 from headwise.training.core.environment import uses_bfloat16
 from headwise.training.core.verdict import LOWER_IS_BETTER
 
+#: Rows per forward pass in evaluations, relative to training.
+EVAL_BATCH_FACTOR = 4
+
 #: Whether the package of each tracker is installed.
 TRACKERS = {
     "tensorboard": is_tensorboard_available,
@@ -78,7 +81,7 @@ def checkpointing_arguments(is_enabled: bool) -> dict[str, Any]:
 
 
 def build_encoder_arguments(
-    config: EncoderConfig, out_dir: Path, *, dev_metric: str | None, max_eval_rows: int | None = None, **options: Any
+    config: EncoderConfig, out_dir: Path, *, dev_metric: str | None, eval_batch_size: int | None = None, **options: Any
 ) -> TrainingArguments:
     """Return the arguments of a pipeline that trains an encoder.
 
@@ -86,7 +89,8 @@ def build_encoder_arguments(
         config: the run's configuration, without unset values.
         out_dir: the run directory.
         dev_metric: the metric of dev that selects the best epoch; None without a dev split.
-        max_eval_rows: the maximum number of rows per forward pass in evaluations; by default there is none.
+        eval_batch_size: rows per forward pass in evaluations, per process; by default four times those of
+            training.
         options: further arguments of `TrainingArguments`.
     """
     assert config.epochs is not None
@@ -106,7 +110,7 @@ def build_encoder_arguments(
         out_dir,
         num_train_epochs=config.epochs,
         per_device_train_batch_size=batch_size,  # for the Trainer's logs; LengthGroupedTrainer builds the batches
-        per_device_eval_batch_size=min(4 * batch_size, max_eval_rows or 4 * batch_size),
+        per_device_eval_batch_size=eval_batch_size or EVAL_BATCH_FACTOR * batch_size,
         gradient_accumulation_steps=config.gradient_accumulation_steps,
         learning_rate=config.learning_rate,
         lr_scheduler_type=config.lr_scheduler_type,

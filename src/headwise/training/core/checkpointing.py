@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from headwise.errors import UserError, first_line
 from headwise.small_files import read_json
@@ -22,6 +22,9 @@ from headwise.training.core.run_settings import get_settings
 
 #: The file of a checkpoint with the weights of the best epoch, if that epoch has no checkpoint of its own.
 BEST_WEIGHTS = "best.safetensors"
+
+#: The size in bytes up to which the scores of the best epoch on dev stay in memory.
+MAX_KEPT_SCORES = 2**26
 
 
 def fit(trainer: Any, out_dir: Path, *, resume: bool) -> TrainOutput:
@@ -124,11 +127,23 @@ class CheckpointTrainer(Trainer):
 
     Attributes:
         best_weights: the weights of the best epoch, if they are not those of a checkpoint.
+        best_output: the output of the model on dev after training, if it was computed during training: the weights are
+            those of the best epoch.
         last_save: the time of the last checkpoint, or of the start.
     """
 
     best_weights: dict[str, Tensor] | None = None
+    best_output: EvalLoopOutput | None = None
     last_save: float = 0.0
+    _epoch_output: EvalLoopOutput | None = None  # of the last epoch on dev
+    _best_epoch_output: EvalLoopOutput | None = None
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        output = super().evaluation_loop(*args, **kwargs)
+        if self.is_in_train:
+            is_small = getattr(output.predictions, "nbytes", MAX_KEPT_SCORES) < MAX_KEPT_SCORES
+            self._epoch_output = output if is_small else None
+        return output
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         interval = get_settings().checkpoint_seconds if self._needs_best_weights_only() else 0.0
@@ -136,6 +151,7 @@ class CheckpointTrainer(Trainer):
         is_best = self.state.best_global_step == self.state.global_step
         if is_best:
             self.best_weights = copy_weights(self.model) if interval else None
+            self._best_epoch_output = self._epoch_output
         if time.monotonic() - self.last_save < interval:
             return
         super()._save_checkpoint(model, trial)
@@ -152,6 +168,7 @@ class CheckpointTrainer(Trainer):
             super()._load_best_model()
         else:
             cast(nn.Module, self.model).load_state_dict(self.best_weights, strict=False)
+        self.best_output = self._best_epoch_output
 
 
 def copy_weights(model: Any) -> dict[str, Tensor]:

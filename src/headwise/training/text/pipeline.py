@@ -1,6 +1,7 @@
 """The text pipeline."""
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -19,12 +20,17 @@ from headwise.guides import Dependency, Guide
 from headwise.tasks import Examples, Task, summarize
 from headwise.tasks.metrics.labels import column_array
 from headwise.tasks.summary import describe_labels
-from headwise.training.core.arguments import build_encoder_arguments, checkpointing_arguments, get_batch_size
+from headwise.training.core.arguments import (
+    EVAL_BATCH_FACTOR,
+    build_encoder_arguments,
+    checkpointing_arguments,
+    get_batch_size,
+)
 from headwise.training.core.batches import build_sampler, identity_collate
 from headwise.training.core.card import Card
 from headwise.training.core.data_check import length_notes
 from headwise.training.core.defaults import MIN_PATIENCE, Settings, choose_settings, describe_choice, fill_unset
-from headwise.training.core.distributed import state
+from headwise.training.core.distributed import is_on_cpu, state
 from headwise.training.core.metrics import Evaluation
 from headwise.training.core.pipeline import ModelBundle, Pipeline
 from headwise.training.core.pretrained import check_gradient_checkpointing, is_scheme
@@ -49,6 +55,9 @@ logger = logging.getLogger(__name__)
 
 #: With fewer rows, training from scratch stays far behind fine-tuning (`benchmarks/results/2026-11-16-defaults`).
 FEW_ROWS = 2000
+
+#: The number of tokens, with padding, that an evaluation on a GPU computes together if its rows are short.
+EVAL_TOKENS = 2**15
 
 #: The number of rows up to which the tokens of a split stay on the disk for other runs of a study.
 MAX_SHARED_ROWS = 50_000
@@ -140,7 +149,7 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
                 config,
                 out_dir,
                 dev_metric=get_dev_metric(config, data) if has_dev else None,
-                max_eval_rows=max_eval_rows(config, bundle.encoded),
+                eval_batch_size=eval_batch_size(config, bundle, on_gpu=not is_on_cpu()),
                 **checkpointing_arguments(config.gradient_checkpointing),
             ),
             train_dataset=bundle.encoder.to_dataset(bundle.encoded["train"]),
@@ -188,6 +197,7 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
         if self.config.lora:
             merged = merge_lora(bundle.model, out_dir, is_main_process=state().is_main_process)
             bundle.model = trainer.model = trainer.model_wrapped = merged
+            trainer.best_output = None  # merged weights round differently
 
     def evaluate_splits(self, data: TextData, bundle: TextBundle, trainer: Any) -> Evaluation:
         task, examples, encoder = data.task, data.examples, bundle.encoder
@@ -195,7 +205,8 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
         scores = {}
         for split in evaluated_splits(bundle.encoded):
             encoded = bundle.encoded[split]
-            output = trainer.predict(encoder.to_dataset(encoded))
+            known = trainer.best_output if split == "dev" else None
+            output = trainer.predict(encoder.to_dataset(encoded)) if known is None else known
             check_finite(output.predictions, split)
             scores[split] = get_row_scores(task, output, examples.splits[split], encoded, examples.labels)
         evaluation = evaluate_scores(task, examples, scores, dev_metric=self.config.metric_for_best_model)
@@ -280,12 +291,16 @@ def check_finite(scores: Any, split: str) -> None:
         )
 
 
-def max_eval_rows(config: TextConfig, encoded: dict[str, Dataset]) -> int | None:
-    """Return how many rows an evaluation computes together at most, so that `--batch-tokens` holds for the longest."""
-    if config.batch_tokens is None:
-        return None
-    longest = max(int(column_array(rows, "length").max()) for rows in encoded.values())
-    return max(1, config.batch_tokens // longest)
+def eval_batch_size(config: TextConfig, bundle: TextBundle, *, on_gpu: bool) -> int:
+    """Return how many rows an evaluation computes together, per process. `--batch-tokens` holds for the longest.
+
+    On a GPU, batches of short texts are larger: starting kernels would take most of the time.
+    """
+    longest = max(int(column_array(rows, "length").max()) for rows in bundle.encoded.values())
+    num_rows = EVAL_BATCH_FACTOR * -(-get_batch_size(config) // state().num_processes)
+    if on_gpu:
+        num_rows = max(num_rows, EVAL_TOKENS // max(1, math.prod(bundle.encoder.hierarchy or (longest,))))
+    return num_rows if config.batch_tokens is None else min(num_rows, max(1, config.batch_tokens // longest))
 
 
 def keep_logits(outputs: Any, labels: Any) -> Any:
