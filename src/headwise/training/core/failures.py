@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from accelerate.utils import gather_object
+from accelerate.utils import DistributedType, gather_object
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -29,6 +29,7 @@ class CheckedTrainer(CheckpointTrainer):
     batch_unit: str = "rows"  # the unit of --batch-size
     _losses: dict[str, Tensor] | None = None  # the terms of a step's loss, if there are several
     _unchecked: dict[int, dict[str, Tensor]] | None = None  # losses by step since the last check
+    _clipped: list[nn.Parameter] | None = None  # the parameters that are trained
 
     def rows_at_step(self, step: int) -> Sequence[int]:
         """Return the rows of the user's file in this process's batch at a step; steps count from 0."""
@@ -64,7 +65,13 @@ class CheckedTrainer(CheckpointTrainer):
         return loss
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
-        norm = super()._clip_grad_norm(model)
+        if self.accelerator.distributed_type == DistributedType.NO and self.accelerator.scaler is None:
+            if self._clipped is None:
+                self._clipped = [parameter for parameter in model.parameters() if parameter.requires_grad]
+            # accelerate would search the modules for their parameters in each step
+            norm = nn.utils.clip_grad_norm_(self._clipped, self.args.max_grad_norm)
+        else:
+            norm = super()._clip_grad_norm(model)
         if self._unchecked and isinstance(norm, Tensor):
             self._unchecked.setdefault(self.state.global_step, {})["the gradient"] = norm.detach()
         return norm
