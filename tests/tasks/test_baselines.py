@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from datasets import ClassLabel, Dataset, List
+from filelock import FileLock
 
 from headwise.tasks import Examples, LabelType, Task, baselines, tfidf
-from headwise.tasks.baselines import Baselines, compute_baselines
+from headwise.tasks.baselines import Baselines, cache_path, compute_baselines, read_cache
 
 GOOD, BAD = ("good", "fine", "great"), ("bad", "poor", "awful")
 
@@ -213,3 +214,17 @@ def test_an_unusable_cache_does_not_stop_a_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     rows = {"text": texts(20), "label": [i % 2 for i in range(20)]}
     assert compute("classification", build_examples(rows, rows), tmp_path / "file").metrics["test"]
+
+
+def test_baselines_that_another_process_computes(tmp_path: Path) -> None:
+    """Without waiting there are none yet. Afterwards they are in the cache."""
+    task = Task(name="reviews", label_type="classification", about="")
+    labels = [2 * (i % 2) for i in range(20)]
+    examples = build_examples({"text": texts(20), "label": labels}, {"text": texts(20), "label": labels})
+    path = cache_path(task, examples, {"test": examples.splits["test"]}, tmp_path)
+    path.parent.mkdir(parents=True)
+    with FileLock(f"{path}.lock"):
+        assert compute_baselines(task, examples, cache=tmp_path, wait=False) == Baselines()
+    computed = compute_baselines(task, examples, cache=tmp_path, wait=False)
+    assert computed.metrics["test"]
+    assert read_cache(path) == compute_baselines(task, examples, cache=tmp_path) == computed

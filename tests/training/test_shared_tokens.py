@@ -1,5 +1,6 @@
 """Runs of a study tokenize the same rows once, and have the results of runs that tokenize their own."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -55,3 +56,24 @@ def test_other_tokens_are_not_shared(
     assert sum(encoded_rows) > 160
     own = train(TextConfig(**common, **options), tmp_path / "own")
     assert run.metrics["metrics"] == own.metrics["metrics"]
+
+
+def test_baselines_precede_training(reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs of a study with the same rows end at about the same time, and would wait for the first one."""
+    steps: list[str] = []
+    for module, name in (("tasks.baselines", "compute_uncached"), ("training.core.pipeline", "fit")):
+        function = getattr(import_module(f"headwise.{module}"), name)
+
+        def call(*args: Any, name: str = name, function: Any = function, **kwargs: Any) -> Any:
+            steps.append(name)
+            return function(*args, **kwargs)
+
+        monkeypatch.setattr(f"headwise.{module}.{name}", call)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    config = TextConfig(data=(str(reviews),), heads=2, head_dim=8, word_dim=16, epochs=1)
+    with change_settings(token_dir=tmp_path / "tokens"):
+        run = train(config, tmp_path / "run")
+    assert steps == ["compute_uncached", "fit"]
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "other")
+    assert train(config, tmp_path / "own").metrics["baselines"] == run.metrics["baselines"]
+    assert steps[2:] == ["fit", "compute_uncached"]

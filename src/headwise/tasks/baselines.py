@@ -24,7 +24,7 @@ from uuid import uuid4
 import datasets
 import numpy as np
 from datasets import Dataset
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from scipy.special import expit, logit
 
 from headwise.errors import first_line
@@ -58,7 +58,12 @@ class Baselines:
 
 
 def compute_baselines(
-    task: Task, examples: Examples, splits: Sequence[str] = ("dev", "test"), *, cache: Path | None = None
+    task: Task,
+    examples: Examples,
+    splits: Sequence[str] = ("dev", "test"),
+    *,
+    cache: Path | None = None,
+    wait: bool = True,
 ) -> Baselines:
     """Compute the metrics of each baseline on splits, or read them from the cache.
 
@@ -69,6 +74,7 @@ def compute_baselines(
         examples: Its examples, with the split "train".
         splits: The splits to evaluate; those that the examples do not have are ignored.
         cache: The cache directory; by default a subdirectory of the cache of Hugging Face's datasets.
+        wait: Whether to wait for another process that computes them; without it, there are then no baselines.
 
     Example:
         >>> from datasets import Dataset
@@ -86,7 +92,9 @@ def compute_baselines(
     with ExitStack() as stack:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(FileLock(f"{path}.lock"))
+            stack.enter_context(FileLock(f"{path}.lock", timeout=-1 if wait else 0))
+        except Timeout:
+            return Baselines()
         except (OSError, NotImplementedError) as error:  # read-only, or a file system without locks
             logger.debug("%s: no lock (%s)", path, error)
         baselines = read_cache(path)

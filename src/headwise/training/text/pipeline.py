@@ -18,6 +18,7 @@ from transformers import EarlyStoppingCallback, set_seed
 from headwise.errors import UserError
 from headwise.guides import Dependency, Guide
 from headwise.tasks import Examples, Task, summarize
+from headwise.tasks.baselines import compute_baselines
 from headwise.tasks.metrics.labels import column_array
 from headwise.tasks.summary import describe_labels
 from headwise.training.core.arguments import (
@@ -134,6 +135,8 @@ class TextPipeline(Pipeline[TextConfig, TextData, TextBundle]):
         if any(isinstance(guide, Dependency) for guide in bundle.guides):
             rows, path = data.examples.splits["train"], scratch_dir / f"arcs-{state().process_index}.arrow"
             bundle.encoded["train"] = add_arcs(bundle.encoded["train"], rows, bundle.encoder, path)
+        if get_settings().token_dir is not None:  # otherwise all runs on these rows would wait for one at their ends
+            compute_baselines(data.task, data.examples, tuple(evaluated_splits(bundle.encoded)), wait=False)
         bundle.notes += data_notes(data.examples)
         bundle.notes += truncation_notes(bundle.encoded, bundle.encoder)
 
@@ -297,7 +300,7 @@ def eval_batch_size(config: TextConfig, bundle: TextBundle, *, on_gpu: bool) -> 
     On a GPU, batches of short texts are larger: starting kernels would take most of the time.
     """
     longest = max(int(column_array(rows, "length").max()) for rows in bundle.encoded.values())
-    num_rows = EVAL_BATCH_FACTOR * -(-get_batch_size(config) // state().num_processes)
+    num_rows: int = EVAL_BATCH_FACTOR * -(-get_batch_size(config) // state().num_processes)
     if on_gpu:
         num_rows = max(num_rows, EVAL_TOKENS // max(1, math.prod(bundle.encoder.hierarchy or (longest,))))
     return num_rows if config.batch_tokens is None else min(num_rows, max(1, config.batch_tokens // longest))
