@@ -61,5 +61,7 @@ def test_eval_batches(hierarchy: tuple[int, int] | None) -> None:
         return eval_batch_size(TextConfig(data=("x.csv",), batch_size=8, **options), bundle, on_gpu=on_gpu)
 
     assert num_rows(64, on_gpu=False) == num_rows(EVAL_TOKENS) == 4 * 8
-    assert num_rows(64) == (EVAL_TOKENS // 64 if hierarchy is None else 4 * 8)
+    assert num_rows(512) == (EVAL_TOKENS // 512 if hierarchy is None else 4 * 8)
+    assert num_rows(512, gradient_checkpointing=True) == 4 * 8
+    assert num_rows(8) == (16 * 8 if hierarchy is None else 4 * 8), "not more rows than 16 batches of training"
     assert num_rows(64, batch_tokens=640) == num_rows(64, batch_tokens=640, on_gpu=False) == 10

@@ -4,11 +4,9 @@ import errno
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-import accelerate.optimizer
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -49,29 +47,10 @@ def fit(trainer: Any, out_dir: Path, *, resume: bool) -> TrainOutput:
             trainer.best_weights = load_file(Path(checkpoint, BEST_WEIGHTS))
     if final_step:
         trainer.args.max_steps = final_step  # otherwise the Trainer would train one more epoch
-    with (
-        ProgressBar.close_at_end(trainer),
-        report_broken_checkpoint(trainer, checkpoint),
-        report_dead_worker(),
-        known_packages(),
-    ):
+    with ProgressBar.close_at_end(trainer), report_broken_checkpoint(trainer, checkpoint), report_dead_worker():
         trainer.last_save = time.monotonic()
         output: TrainOutput = trainer.train(resume_from_checkpoint=checkpoint)
     return output
-
-
-@contextmanager
-def known_packages() -> Iterator[None]:
-    """Look for the package lomo_optim only once: accelerate searches the disk for it twice in each step."""
-    search = getattr(accelerate.optimizer, "is_lomo_available", None)
-    if search is None:
-        yield
-        return
-    accelerate.optimizer.is_lomo_available = cache(search)
-    try:
-        yield
-    finally:
-        accelerate.optimizer.is_lomo_available = search
 
 
 @contextmanager

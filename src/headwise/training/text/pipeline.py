@@ -57,8 +57,9 @@ logger = logging.getLogger(__name__)
 #: With fewer rows, training from scratch stays far behind fine-tuning (`benchmarks/results/2026-11-16-defaults`).
 FEW_ROWS = 2000
 
-#: The number of tokens, with padding, that an evaluation on a GPU computes together if its rows are short.
-EVAL_TOKENS = 2**15
+#: The number of tokens, with padding, that an evaluation on a GPU computes together if its rows are short, and the
+#: largest number of rows relative to training. Users choose small batches because of the memory.
+EVAL_TOKENS, MAX_EVAL_BATCH_FACTOR = 2**15, 16
 
 #: The number of rows up to which the tokens of a split stay on the disk for other runs of a study.
 MAX_SHARED_ROWS = 50_000
@@ -297,12 +298,15 @@ def check_finite(scores: Any, split: str) -> None:
 def eval_batch_size(config: TextConfig, bundle: TextBundle, *, on_gpu: bool) -> int:
     """Return how many rows an evaluation computes together, per process. `--batch-tokens` holds for the longest.
 
-    On a GPU, batches of short texts are larger: starting kernels would take most of the time.
+    On a GPU, batches of short texts are larger: starting kernels would take most of the time. They are not with
+    gradient checkpointing, which shows that memory is scarce.
     """
     longest = max(int(column_array(rows, "length").max()) for rows in bundle.encoded.values())
-    num_rows: int = EVAL_BATCH_FACTOR * -(-get_batch_size(config) // state().num_processes)
-    if on_gpu:
-        num_rows = max(num_rows, EVAL_TOKENS // max(1, math.prod(bundle.encoder.hierarchy or (longest,))))
+    batch_size: int = -(-get_batch_size(config) // state().num_processes)
+    num_rows = EVAL_BATCH_FACTOR * batch_size
+    if on_gpu and not config.gradient_checkpointing:
+        of_tokens = EVAL_TOKENS // max(1, math.prod(bundle.encoder.hierarchy or (longest,)))
+        num_rows = max(num_rows, min(of_tokens, MAX_EVAL_BATCH_FACTOR * batch_size))
     return num_rows if config.batch_tokens is None else min(num_rows, max(1, config.batch_tokens // longest))
 
 
