@@ -47,6 +47,9 @@ CELLS = (
     *("tile@1024", "interpolate@1024", "repeat-last@1024", "tile+distance@1024", "tile+relative@1024"),
     *("tile@2048", "interpolate@2048", "tile+distance@2048", "tile+relative@2048"),
 )
+#: The values of C of the logistic regression after TF-IDF.
+TFIDF_GRID = (1.0, 10.0, 100.0, 1000.0)
+
 #: Seeds of the tuning start here, so that they differ from those of the study.
 FIRST_TUNING_SEED = 1000
 
@@ -392,8 +395,8 @@ def choose_rate(results: dict[Trial, dict[str, float]], method: str, length: int
 
 
 def rates_of(method: str, settings: Settings) -> tuple[float, ...]:
-    """Return the grid of a method: learning rates, or for TF-IDF as many values of C."""
-    return tuple(10.0**i for i in range(len(settings.rates))) if method == "tfidf" else settings.rates
+    """Return the grid of a method: learning rates, or values of C for TF-IDF."""
+    return TFIDF_GRID if method == "tfidf" else settings.rates
 
 
 def run_study(arguments: argparse.Namespace, settings: Settings) -> None:
