@@ -658,3 +658,78 @@ def test_programs_for_other_layouts_are_not_added_to_native_calls(monkeypatch: p
                 (True, True, True),
             )
         assert len(added) == num_added
+
+
+#: The schemes with dense tables, whose packed batches are not cached.
+DENSE = ("transformer-xl", "disentangled")
+
+#: Options of packed batches.
+PACKED_OPTIONS: dict[str, dict[str, Any]] = {
+    "no-options": {},
+    "causal-dropout": {"causal": True, "dropout": 0.3},
+    "window-softcap": {"window": (6, 2), "softcap": 3.0},
+    "received": {"return_received": True},
+}
+
+
+def packed_lengths(*lengths: int) -> Tensor:
+    """Return cumulative lengths."""
+    return torch.tensor([0, *lengths], device=DEVICE).cumsum(0).int()
+
+
+@pytest.mark.parametrize("options", keep_short(PACKED_OPTIONS, "no-options", "received"))
+@pytest.mark.parametrize("scheme", keep_short(SCHEMES, "plain", "distance-aware", "rpr", "transformer-xl"))
+def test_packed_calls_give_the_same_bits_as_the_operators(
+    scheme: str, options: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer, tensors = SCHEMES[scheme]().to(DEVICE), inputs(SMALL_LENGTH, SMALL_LENGTH, batch=1)
+    first = packed_lengths(5, SMALL_LENGTH - 5)
+    others = packed_lengths(3, 4, SMALL_LENGTH - 7)
+    is_usual = scheme in DENSE or (options == "received" and scheme in USUAL_RECEIVED)
+    cached = []
+    for cu_seqlens in (first, first, others):  # of as many tokens
+        cached.append(run(tensors, layer, cu_seqlens=cu_seqlens, **PACKED_OPTIONS[options]))
+        assert cached_calls.num_calls() >= (0 if is_usual else 1)
+    num_calls = cached_calls.num_calls()
+    run(tensors, layer, cu_seqlens=first, **PACKED_OPTIONS[options])
+    assert cached_calls.num_calls() == num_calls
+    monkeypatch.setattr(cached_calls, "call_key", lambda *_: None)
+    for cu_seqlens, results in zip((first, first, others), cached, strict=True):
+        for expected, actual in zip(
+            run(tensors, layer, cu_seqlens=cu_seqlens, **PACKED_OPTIONS[options]), results, strict=True
+        ):
+            tolerance = TOLERANCE if scheme in OTHER_PRODUCTS else 0.0
+            torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_cumulative_lengths_that_change_in_place_are_read_again(dtype: torch.dtype) -> None:
+    layer, (q, k, v) = DistanceAware(HEADS).to(DEVICE), inputs(SMALL_LENGTH, SMALL_LENGTH, batch=1)
+    cu_seqlens = packed_lengths(5, SMALL_LENGTH - 5).to(dtype)
+    for _ in range(2):
+        for middle in (5, 8):
+            cu_seqlens[1] = middle
+            output, expected = (
+                attend(q, k, v, scheme=layer, backend=backend, cu_seqlens=cu_seqlens)
+                for backend in ("triton", "reference")
+            )
+            torch.testing.assert_close(output, expected, rtol=5e-3, atol=5e-3)
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="the values of a tensor on a GPU are not checked")
+def test_invalid_cumulative_lengths_are_refused_after_valid_ones() -> None:
+    q, k, v = inputs(SMALL_LENGTH, SMALL_LENGTH, batch=1)
+    attend(q, k, v, scheme=Plain(), backend="triton", cu_seqlens=packed_lengths(5, SMALL_LENGTH - 5))
+    for lengths in ((5, SMALL_LENGTH), (5, 1)):
+        with pytest.raises(ValueError, match=f"cu_seqlens must increase from 0 to .* {SMALL_LENGTH}"):
+            attend(q, k, v, scheme=Plain(), backend="triton", cu_seqlens=packed_lengths(*lengths))
+    with pytest.raises(ValueError, match="cu_seqlens cannot be combined with key_padding"):
+        attend(
+            q,
+            k,
+            v,
+            scheme=Plain(),
+            backend="triton",
+            cu_seqlens=packed_lengths(5, SMALL_LENGTH - 5),
+            key_padding=torch.ones(1, SMALL_LENGTH, dtype=torch.bool, device=DEVICE),
+        )

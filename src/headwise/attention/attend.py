@@ -222,17 +222,18 @@ def attend(
     key, is_packed = None, cu_seqlens is not None or cu_seqlens_k is not None
     has_more_extras = return_weight_norms or return_lse or return_weights
     may_use_triton = backend == "triton" or (isinstance(q, Tensor) and q.is_cuda)
-    if may_use_triton and not (is_packed or has_more_extras or torch.compiler.is_compiling()):
+    if may_use_triton and not (has_more_extras or cu_seqlens_k is not None or torch.compiler.is_compiling()):
         others = None
         if (
-            window is not None
+            is_packed
+            or window is not None
             or softcap is not None
             or mask is not None
             or position_bias is not None
             or sinks is not None
             or query_padding is not None
         ):
-            others = (window, softcap, mask, position_bias, sinks, query_padding)
+            others = (window, softcap, mask, position_bias, sinks, query_padding, cu_seqlens)
         from headwise.attention.triton_backend import cached_calls
 
         key = cached_calls.call_key(

@@ -8,8 +8,10 @@ and launches are kept. Later calls with the same key use them:
 - The scheme gives the tensors that kernels get. Parameters that are such tensors are read directly; other schemes are
   evaluated. The layouts of these tensors, with a few numbers, are the key of a `CachedCall`.
 
-Cached calls cover plain tensors in eager mode. Packed sequences, one query that needs gradients, received attention of
-schemes with tables, masks or biases, and results other than output and received attention are not cached.
+Cached calls cover plain tensors in eager mode. Packed sequences of schemes with dense tables, sequences whose queries
+and keys have different lengths, one query that needs gradients, received attention of schemes with tables, masks or
+biases, and results other than output and received attention are not cached. A packed batch usually has another number
+of tokens than the one before, so its call is built once and used by the other layers of a model.
 """
 
 from collections import deque
@@ -32,6 +34,7 @@ from headwise.attention.triton_backend.decoding import DecodeCall, can_decode, n
 from headwise.attention.triton_backend.native import NativeCall, native_call
 from headwise.attention.triton_backend.operator import scalar_arguments
 from headwise.attention.triton_backend.scheme_inputs import SchemeInputs, named_tensors, scheme_inputs
+from headwise.attention.triton_backend.sequence_bounds import token_bounds
 from headwise.attention.types import AttentionInputs, AttentionOutput, SchemeTerms
 
 MAX_CACHED_CALLS = 1000
@@ -122,7 +125,7 @@ def call_key(
     """Return everything about the arguments of `attend` that a call depends on, or None if such calls are not cached.
 
     Args:
-        others: window, softcap, mask, position_bias, sinks and query_padding; None if all are None.
+        others: window, softcap, mask, position_bias, sinks, query_padding and cu_seqlens; None if all are None.
     """
     if not (backend == "triton" or (backend == "auto" and type(q) in PLAIN_TYPES and q.is_cuda)):
         return None
@@ -149,7 +152,7 @@ def call_key(
             return None
         padding_key = (key_padding.shape, key_padding.device, key_padding.data_ptr() % 16)
     if others is not None:
-        others = others_key(*others)
+        others = others_key(device, *others)
         if others is None:
             return None
     return (
@@ -161,7 +164,7 @@ def call_key(
     )  # fmt: skip
 
 
-def others_key(window: Any, softcap: Any, *tensors: Any) -> tuple[Any, ...] | None:
+def others_key(device: torch.device, window: Any, softcap: Any, *tensors: Any) -> tuple[Any, ...] | None:
     """Return the part of the key for arguments that most calls do not have, or None if such calls are not cached."""
     if window is not None and not (type(window) is tuple and all(map(is_constant, window))):
         return None
@@ -169,9 +172,11 @@ def others_key(window: Any, softcap: Any, *tensors: Any) -> tuple[Any, ...] | No
         return None
     if not all(x is None or type(x) in PLAIN_TYPES for x in tensors):
         return None
-    query_padding = tensors[3]
+    query_padding, cu_seqlens = tensors[3:]
     if query_padding is not None and (query_padding.dtype != torch.bool or not query_padding.is_contiguous()):
         return None  # such as lengths
+    if cu_seqlens is not None and cu_seqlens.device != device:
+        return None
     layouts = (None if x is None else (x.dtype, x.shape, x.stride(), x.device, x.data_ptr() % 16) for x in tensors)
     return window, softcap, *layouts
 
@@ -211,7 +216,7 @@ def attend_cached(
         call = form.calls.get(parameters_key(parameters))
         if call is None:
             return None
-        inputs = (q, k, v, *parameters.tensors, *other_tensors(key_padding, others))
+        inputs = (q, k, v, *parameters.tensors, *other_tensors(key_padding, others, q.shape[2]))
         return None if is_decoding and needs_gradient(inputs) else call.attend(inputs)
     with disable_autocast(q.device.type):
         terms = scheme(q, k, offset=form.offset)
@@ -219,7 +224,7 @@ def attend_cached(
         call = form.calls.get(tensors_key(terms, tensors, max_offset))
         if call is None:
             return None
-        inputs = (*drop_none(tensors), *other_tensors(key_padding, others))
+        inputs = (*drop_none(tensors), *other_tensors(key_padding, others, q.shape[2]))
         return None if is_decoding and needs_gradient(inputs) else call.attend(inputs)
 
 
@@ -278,6 +283,8 @@ def build_call(
 ) -> CachedCall | None:
     """Return a new cached call, or None if there is none for such terms and layouts; see `CachedCall`."""
     tables = [table for table in (terms.key_table, terms.value_table) if table is not None]
+    if "seq_starts" in names and "dense_table" in names:
+        return None
     has_contiguous_rows = all(x.stride(-1) == 1 for x in tensors[:3])  # of q, k and v
     is_bound = NEEDS_PLAN.isdisjoint(names) and has_contiguous_rows
     if scalars[RECEIVED] and (tables or not is_bound):
@@ -297,13 +304,18 @@ def drop_none(tensors: Iterable[Tensor | None]) -> list[Tensor]:
     return [x for x in tensors if x is not None]
 
 
-def other_tensors(key_padding: Tensor | None, others: tuple[Any, ...] | None) -> list[Tensor]:
+def other_tensors(key_padding: Tensor | None, others: tuple[Any, ...] | None, num_tokens: int) -> list[Tensor]:
     """Return the tensors of a call besides those of the scheme, in the order of `attend_first`."""
     if others is None:
         return [] if key_padding is None else [key_padding]
-    _, _, mask, bias, sinks, query_padding = others
+    _, _, mask, bias, sinks, query_padding, cu_seqlens = others
+    if cu_seqlens is None:
+        bounds: tuple[Tensor | None, Tensor | None] = None, None
+    else:  # with which most other options cannot be combined
+        bounds = token_bounds(cu_seqlens, num_tokens)
     mask, bias = (x if x is None or x.dim() == 4 else x[(None,) * (4 - x.dim())] for x in (mask, bias))
-    return drop_none((bias, None if sinks is None else sinks.float().contiguous(), mask, key_padding, query_padding))
+    sinks = None if sinks is None else sinks.float().contiguous()
+    return drop_none((bias, sinks, mask, key_padding, query_padding, *bounds))
 
 
 def parameters_key(parameters: DirectParameters) -> Any:

@@ -9,7 +9,8 @@ position with the value table to the output. The backward pass is the reverse:
                                                   d_key_table = d_relative_scoresᵀ · q
                                                   d_value_table = offset_sumsᵀ · dO
 
-If the tables have few rows, the three kernels compute all products but the last two (`staged_tables.py`).
+If the tables have few rows, the three kernels compute all products but the last two (`staged_tables.py`), except for
+packed sequences.
 """
 
 import math
@@ -79,7 +80,7 @@ class TableCall(BoundCall):
         """The tables, if kernels compute the products with them."""
         plan = self.plan
         is_possible = plan.max_offset <= MAX_STAGED_OFFSET and plan.q.dtype != torch.float32 and not plan.has_distance
-        is_possible = is_possible and max(plan.width, plan.value_width) <= MAX_STAGED_WIDTH
+        is_possible = is_possible and max(plan.width, plan.value_width) <= MAX_STAGED_WIDTH and plan.seq_starts is None
         if not is_possible or not (plan.can_reserve_smem or _compat.is_interpreted(kernels()["fwd_kernel"])):
             return None
         return StagedTables(

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from headwise.attention.diagonals import clip_to_rows
 from headwise.attention.triton_backend import transformer_xl
+from headwise.attention.triton_backend.sequence_bounds import sequence_bounds
 from headwise.attention.types import AttentionInputs, SchemeTerms
 
 
@@ -77,13 +78,16 @@ def to_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def named_tensors(inputs: AttentionInputs, tensors: SchemeInputs) -> dict[str, Tensor]:
-    """Return all tensors of a call by name: those of the scheme's terms, then bias, sinks, mask and padding."""
+    """Return all tensors of a call by name: those of the terms, then bias, sinks, mask, padding and sequences."""
+    seq_starts, seq_ends = sequence_bounds(inputs)
     others = {
         "bias": inputs.bias,
         "sinks": None if inputs.sinks is None else inputs.sinks.float().contiguous(),
         "mask": inputs.mask,
         "key_padding": inputs.key_padding,
         "query_padding": inputs.query_padding,
+        "seq_starts": seq_starts,
+        "seq_ends": seq_ends,
     }
     return {name: x for name, x in (tensors._asdict() | others).items() if x is not None}
 

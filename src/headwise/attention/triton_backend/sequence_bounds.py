@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from headwise.attention.checks import to_cu_seqlens
+from headwise.attention.triton_backend.tensor_cache import get_cache
 from headwise.attention.types import AttentionInputs, AttentionOutput, SchemeTerms
 
 
@@ -21,10 +23,10 @@ def sequence_bounds(inputs: AttentionInputs) -> tuple[Tensor | None, Tensor | No
     if inputs.cu_seqlens is None:
         return None, None
     _, _, n, m = inputs.shape
+    if inputs.cu_seqlens_k is None:
+        return token_bounds(inputs.cu_seqlens, n)
     bounds = inputs.cu_seqlens.int().clamp(0, n)
     sequences = token_sequences(bounds, n)
-    if inputs.cu_seqlens_k is None:
-        return bounds[sequences], bounds[sequences + 1]
     key_bounds = inputs.cu_seqlens_k.int().clamp(0, m)
     key_sequences = token_sequences(key_bounds, m)
     aligned = sequences + int(inputs.is_aligned)  # of the first or the last tokens of a sequence
@@ -33,6 +35,28 @@ def sequence_bounds(inputs: AttentionInputs) -> tuple[Tensor | None, Tensor | No
         torch.cat([key_bounds[sequences], offsets, bounds[key_sequences]]),
         torch.cat([key_bounds[sequences + 1], bounds[key_sequences + 1]]),
     )
+
+
+def token_bounds(cu_seqlens: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    """Return the start and end of each token's sequence, (length,) each. The layers of a model share them.
+
+    Raises:
+        ValueError: the cumulative lengths are invalid, and they are on a CPU or new.
+    """
+    if torch.compiler.is_compiling():
+        return compute_bounds(cu_seqlens, length)
+    cache = get_cache(cu_seqlens)
+    if length not in cache:
+        cache[length] = compute_bounds(to_cu_seqlens("cu_seqlens", cu_seqlens, length, cu_seqlens.device), length)
+    starts, ends = cache[length]
+    return starts, ends
+
+
+def compute_bounds(cu_seqlens: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    """Return the start and end of each token's sequence, (length,) each."""
+    bounds = cu_seqlens.int().clamp(0, length)
+    sequences = token_sequences(bounds, length)
+    return bounds[sequences], bounds[sequences + 1]
 
 
 def token_sequences(cu_seqlens: Tensor, length: int) -> Tensor:
