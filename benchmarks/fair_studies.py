@@ -16,7 +16,6 @@ and ends while another one trains. The jobs of a study that has ended go to the 
     figures       figures 3 to 5 of the distance-aware paper: ratings, mappings and adjustments
     guiding       tables 1 to 4 and figures 3 and 6 of the attention guiding paper; rankings with --scifact
     translation   tables 1 to 3 of the relative positions paper, on line-aligned files (--pairs)
-    long          ways to read long texts: IMDB's long reviews, and AG News as a control of short texts
     settings      learning rates of LoRA and of retrofitted schemes, on four sets
 """
 
@@ -56,14 +55,6 @@ VARIANTS = {
     "adjustments": ("adjust", "early-multiply", ("early-add", "late-multiply", "late-add")),
 }
 VARIANT_SETS = ("amazon-stars", "ag-news")
-
-#: Studies of long texts: the set, the methods (`long_text_options`), and the one that the others are compared with.
-LONG_STUDIES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "long-imdb-1024": ("imdb-long", ("truncate-512", "head-tail-512", "windows-512", "tile-1024", "interpolate-1024")),
-    "long-imdb-2048": ("imdb-long", ("truncate-512", "tile-2048", "interpolate-2048", "distance-2048", "rpr-2048")),
-    "long-imdb-4096": ("imdb-long", ("tile-2048", "tile-4096", "window-4096")),
-    "long-ag-news": ("ag-news", ("truncate-512", "tile-1024")),
-}
 
 #: Searches of settings: options of the model, the option that is searched, and its values; sets and training rows.
 SETTINGS: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
@@ -168,41 +159,11 @@ def build_studies(args: argparse.Namespace) -> Iterator[Study]:
     yield from build_figures(args, rows, scratch)
     if args.model:
         yield from build_guiding(args, few_rows, budget)
-    if args.model:
-        yield from build_long(args, few_rows, budget)
         yield from build_settings(args)
     for table in ("rpr-table1", "rpr-table2", "rpr-table3") if args.pairs else ():
         options = TINY_TRANSLATION.split() if args.tiny else [*TRANSLATION, "--tune", str(args.tune)]
         arguments = (table, "--task", f"en-de={args.pairs}", "--model", "small", *options)
         yield Study("translation", table, "reproduce", arguments)
-
-
-def build_long(args: argparse.Namespace, rows: Sequence[str], budget: Sequence[str]) -> Iterator[Study]:
-    """Yield the studies of long texts. The first method of each is the one that the others are compared with."""
-    for name, (data, methods) in LONG_STUDIES.items():
-        options = [f"{method}=--model {shlex.quote(args.model)} {long_text_options(method)}" for method in methods]
-        arguments = (*data_options(args.prepared / data), "--methods", *options, "--baseline", methods[0], *rows)
-        yield Study("long", name, "compare", (*arguments, *budget))
-
-
-def long_text_options(method: str) -> str:
-    """Return the options of a method, which is named after the way to read long texts and the number of tokens.
-
-    Example:
-        >>> long_text_options("interpolate-1024")
-        '--max-length 1024 --long-text extend --extend-positions interpolate'
-    """
-    way, _, length = method.rpartition("-")
-    if way in ("truncate", "head-tail", "windows"):
-        return f"--max-length {length} --long-text {way}"
-    extension = {
-        "tile": "",
-        "interpolate": " --extend-positions interpolate",
-        "distance": " --retrofit distance-aware",
-        "rpr": " --retrofit rpr",
-        "window": " --attention-window 256",
-    }[way]
-    return f"--max-length {length} --long-text extend{extension}"
 
 
 def build_settings(args: argparse.Namespace) -> Iterator[Study]:

@@ -368,6 +368,11 @@ def parse_cell(text: str) -> tuple[str, int]:
     return method, int(length)
 
 
+def identify(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings with names instead of paths, so that a study can be continued on another machine."""
+    return settings | {name: Path(settings[name]).name for name in ("model", "adapted", "data")}
+
+
 def read_results(path: Path, settings: Settings) -> dict[Trial, dict[str, float]]:
     """Read the finished trials. A last line that was cut off is ignored."""
     results = {}
@@ -378,7 +383,7 @@ def read_results(path: Path, settings: Settings) -> dict[Trial, dict[str, float]
             continue
         if "trial" not in record:
             continue  # a cost
-        if record["settings"] != json.loads(json.dumps(asdict(settings))):
+        if identify(record["settings"]) != identify(json.loads(json.dumps(asdict(settings)))):
             sys.exit(f"{path}: contains results of other settings; choose another --out")
         results[Trial(**record["trial"])] = record["result"]
     return results

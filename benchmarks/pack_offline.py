@@ -7,7 +7,7 @@ The second command runs on the other machine, in a copy of the repository with t
 
     site.tar.xz    the packages of PACKAGES; the others of headwise[train,studies] have to be installed there
     data.tar.xz    the sets of benchmarks/prepare_data.py, Multi30k (English and German) and SciFact
-    imdb.tar.xz    IMDB, the largest set, and its long reviews
+    imdb.tar.xz    IMDB, the largest set
     guides.tar.xz  with --guides: spaCy, its English model, nltk and WordNet, for the guides [Dependency] and [WordSim]
     glove.npz      vectors in half precision of the words that occur in the sets
     NAME/          the model, named like its folder, in half precision; headwise loads it in float32
@@ -79,7 +79,7 @@ COPIED_SETS = {"multi30k": ("*.en", "*.de"), "scifact": ("*.jsonl",)}
 SETS = (*(data_set.name for data_set in DATA_SETS), *COPIED_SETS)
 ARCHIVES = {
     "data.tar.xz": tuple(name for name in SETS if not name.startswith("imdb")),
-    "imdb.tar.xz": ("imdb", "imdb-long"),
+    "imdb.tar.xz": ("imdb",),
 }
 
 MIB = 2**20

