@@ -16,6 +16,7 @@ EXTRA_FILES = [
     "benchmarks/README.md",
     "benchmarks/queue.txt",
     "benchmarks/results/**/*",
+    "benchmarks/run_long_documents.sh",
     "benchmarks/run_offline.sh",
     "examples/slurm/*.sh",
     "notebooks/*.ipynb",
