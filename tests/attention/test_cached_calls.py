@@ -60,8 +60,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "window-softcap": {"window": (6, 2), "softcap": 3.0},
     "received": {"return_received": True, "key_padding": True},
     "received-causal-dropout": {"return_received": True, "causal": True, "dropout": 0.3},
+    "lse": {"return_lse": True, "key_padding": True},
+    "lse-window-dropout": {"return_lse": True, "window": (6, 2), "dropout": 0.3},
 }
-#: The schemes whose received attention is not cached: those with tables.
+#: The schemes whose received attention and lse are not cached: those with tables.
 USUAL_RECEIVED = (*OTHER_PRODUCTS, "transformer-xl", "disentangled")
 
 
@@ -85,13 +87,15 @@ def inputs(n: int, m: int, *, batch: int = BATCH, key_heads: int = HEADS, transp
 
 
 def run(tensors: list[Tensor], scheme: Scheme, **options: Any) -> list[Tensor]:
-    """Return the output, received attention if it is requested, and all gradients that are needed."""
+    """Return the output, received attention or lse if it is requested, and all gradients that are needed."""
     if options.pop("key_padding", False):
         lengths = torch.tensor([[tensors[1].shape[2] - 5], [tensors[1].shape[2]]], device=DEVICE)[:BATCH]
         options["key_padding"] = torch.arange(tensors[1].shape[2], device=DEVICE) < lengths
     torch.manual_seed(3)
     result: Any = attend(*tensors, scheme=scheme, backend="triton", **options)
-    outputs = [result.output, result.received] if options.get("return_received") else [result]
+    outputs = [result]
+    if options.get("return_received") or options.get("return_lse"):
+        outputs = [x for x in result if x is not None]
     parameters = [x for x in (*tensors, *scheme.parameters()) if x.requires_grad]
     loss = torch.stack([x.float().square().sum() for x in outputs]).sum()
     return [*[x.detach() for x in outputs], *torch.autograd.grad(loss, parameters)]
@@ -109,7 +113,7 @@ def test_repeated_calls_give_the_same_bits_as_the_operators(
     layer, tensors = SCHEMES[scheme]().to(DEVICE), inputs(LENGTH, LENGTH)
     first = run(tensors, layer, **OPTIONS[options])
     num_calls = cached_calls.num_calls()  # on a GPU, the first calls of a process also run self-tests
-    assert num_calls >= (0 if "received" in options and scheme in USUAL_RECEIVED else 1)
+    assert num_calls >= (0 if ("received" in options or "lse" in options) and scheme in USUAL_RECEIVED else 1)
     again = run(tensors, layer, **OPTIONS[options])
     assert cached_calls.num_calls() == num_calls
     for expected, actual in zip(first, again, strict=True):
@@ -118,6 +122,25 @@ def test_repeated_calls_give_the_same_bits_as_the_operators(
     tolerance = TOLERANCE if scheme in OTHER_PRODUCTS else 0.0
     for expected, actual in zip(run(tensors, layer, **OPTIONS[options]), again, strict=True):
         torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("scheme", keep_short(SCHEMES, "plain", "distance-aware"))
+def test_one_query_with_and_without_gradients(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without gradients, other kernels compute it."""
+    layer, (q, k, v) = SCHEMES[scheme]().to(DEVICE), inputs(1, SMALL_LENGTH)
+    options: dict[str, Any] = {"offset": SMALL_LENGTH - 1}
+    results = []
+    for _ in range(2):
+        results.append(run([q, k, v], layer, **options))
+        with torch.no_grad():
+            results.append([attend(q, k, v, scheme=layer, backend="triton", **options)])
+    monkeypatch.setattr(cached_calls, "call_key", lambda *_: None)
+    expected = run([q, k, v], layer, **options)
+    for result in results:
+        for actual, correct in zip(result, expected, strict=False):
+            torch.testing.assert_close(
+                actual, correct, rtol=TOLERANCE, atol=TOLERANCE * float(correct.abs().max() + 1e-3)
+            )
 
 
 @pytest.mark.parametrize("option", keep_short(("", "causal", "key_padding"), ""))

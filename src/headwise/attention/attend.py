@@ -222,7 +222,9 @@ def attend(
     key, is_packed = None, cu_seqlens is not None or cu_seqlens_k is not None
     has_more_extras = return_weight_norms or return_lse or return_weights
     may_use_triton = backend == "triton" or (isinstance(q, Tensor) and q.is_cuda)
-    if may_use_triton and not (has_more_extras or cu_seqlens_k is not None or torch.compiler.is_compiling()):
+    is_cacheable = not (return_weight_norms or return_weights or (return_lse and return_received))
+    is_cacheable = is_cacheable and cu_seqlens_k is None and not torch.compiler.is_compiling()
+    if may_use_triton and is_cacheable:
         others = None
         if (
             is_packed
@@ -237,7 +239,7 @@ def attend(
         from headwise.attention.triton_backend import cached_calls
 
         key = cached_calls.call_key(
-            q, k, v, scheme, key_padding, causal, offset, dropout, scale, backend, return_received, others
+            q, k, v, scheme, key_padding, causal, offset, dropout, scale, backend, return_received, return_lse, others
         )
         if key is not None:
             cached_result = cached_calls.attend_cached(key, q, k, v, scheme, key_padding, others)

@@ -76,7 +76,7 @@ class Window:
             q,
             k[:, :, :count],
             v[:, :, :count],
-            key_padding=None if real is None else real[:, :count],
+            key_padding=None if real is None else real[:, :count].contiguous(),
             offset=0,
             return_lse=True,
             **options,

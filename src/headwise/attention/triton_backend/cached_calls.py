@@ -9,9 +9,9 @@ and launches are kept. Later calls with the same key use them:
   evaluated. The layouts of these tensors, with a few numbers, are the key of a `CachedCall`.
 
 Cached calls cover plain tensors in eager mode. Packed sequences of schemes with dense tables, sequences whose queries
-and keys have different lengths, one query that needs gradients, received attention of schemes with tables, masks or
-biases, and results other than output and received attention are not cached. A packed batch usually has another number
-of tokens than the one before, so its call is built once and used by the other layers of a model.
+and keys have different lengths, received attention or lse of schemes with tables, masks or biases, and other results
+are not cached. A packed batch usually has another number of tokens than the one before, so its call is built once and
+used by the other layers of a model.
 """
 
 from collections import deque
@@ -120,6 +120,7 @@ def call_key(
     scale: Any,
     backend: object,
     return_received: bool,
+    return_lse: bool,
     others: tuple[Any, ...] | None,
 ) -> Any:
     """Return everything about the arguments of `attend` that a call depends on, or None if such calls are not cached.
@@ -160,7 +161,7 @@ def call_key(
         dtype, device, k.device, v.device,
         q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(),
         q.data_ptr() % 16, k.data_ptr() % 16, v.data_ptr() % 16, padding_key, causal, offset, dropout, backend,
-        return_received, _compat.uses_tf32(), others,
+        return_received, return_lse, _compat.uses_tf32(), others,
     )  # fmt: skip
 
 
@@ -209,23 +210,19 @@ def attend_cached(
     form = _forms.get(key)
     if form is None:
         return None
-    is_decoding = q.shape[2] == 1
+    num_queries = q.shape[2]
     get_parameters = DIRECT_PARAMETERS.get(type(scheme))
     parameters = None if get_parameters is None else get_parameters(scheme)
     if parameters is not None:
-        call = form.calls.get(parameters_key(parameters))
-        if call is None:
-            return None
-        inputs = (q, k, v, *parameters.tensors, *other_tensors(key_padding, others, q.shape[2]))
-        return None if is_decoding and needs_gradient(inputs) else call.attend(inputs)
+        inputs = (q, k, v, *parameters.tensors, *other_tensors(key_padding, others, num_queries))
+        call = form.calls.get(layouts_key(parameters_key(parameters), inputs, num_queries))
+        return None if call is None else call.attend(inputs)
     with disable_autocast(q.device.type):
         terms = scheme(q, k, offset=form.offset)
         tensors, max_offset = scheme_inputs(terms, v, form.dtype, form.offset)
-        call = form.calls.get(tensors_key(terms, tensors, max_offset))
-        if call is None:
-            return None
-        inputs = (*drop_none(tensors), *other_tensors(key_padding, others, q.shape[2]))
-        return None if is_decoding and needs_gradient(inputs) else call.attend(inputs)
+        inputs = (*drop_none(tensors), *other_tensors(key_padding, others, num_queries))
+        call = form.calls.get(layouts_key(tensors_key(terms, tensors, max_offset), inputs, num_queries))
+        return None if call is None else call.attend(inputs)
 
 
 def attend_first(key: Any, inputs: AttentionInputs, scheme: Scheme) -> Tensor | AttentionOutput | None:
@@ -251,16 +248,17 @@ def attend_first(key: Any, inputs: AttentionInputs, scheme: Scheme) -> Tensor | 
         return None
     scalars = scalar_arguments(inputs, max_offset)
     call: CachedCall | None
-    if terms.q.shape[2] == 1:
-        call = DecodeCall(tuple(by_name), scalars, call_tensors) if can_decode(inputs, by_name) else None
+    if terms.q.shape[2] == 1 and not needs_gradient(call_tensors):
+        is_decoding = can_decode(inputs, by_name) and not inputs.want_lse
+        call = DecodeCall(tuple(by_name), scalars, call_tensors) if is_decoding else None
     else:
-        call = build_call(terms, tuple(by_name), scalars, call_tensors)
+        call = build_call(terms, tuple(by_name), scalars, call_tensors, has_lse=inputs.want_lse)
     if call is None:
         return None
     result = call.attend(call_tensors)
     form = get_form(key, inputs, is_decoding=isinstance(call, DecodeCall))
     native = native_call(call, inputs.v.device) if isinstance(call, BoundCall) else None
-    form.calls[layouts] = native or call
+    form.calls[layouts_key(layouts, call_tensors, terms.q.shape[2])] = native or call
     return result
 
 
@@ -278,8 +276,18 @@ def get_form(key: Any, inputs: AttentionInputs, *, is_decoding: bool) -> CallFor
     return form
 
 
+def layouts_key(layouts: Any, inputs: tuple[Tensor, ...], num_queries: int) -> Any:
+    """Return the key of a form's calls: calls with one query have other kernels if no gradient is needed."""
+    return (layouts, needs_gradient(inputs)) if num_queries == 1 else layouts
+
+
 def build_call(
-    terms: SchemeTerms, names: tuple[str, ...], scalars: tuple[Any, ...], tensors: tuple[Tensor, ...]
+    terms: SchemeTerms,
+    names: tuple[str, ...],
+    scalars: tuple[Any, ...],
+    tensors: tuple[Tensor, ...],
+    *,
+    has_lse: bool = False,
 ) -> CachedCall | None:
     """Return a new cached call, or None if there is none for such terms and layouts; see `CachedCall`."""
     tables = [table for table in (terms.key_table, terms.value_table) if table is not None]
@@ -287,13 +295,13 @@ def build_call(
         return None
     has_contiguous_rows = all(x.stride(-1) == 1 for x in tensors[:3])  # of q, k and v
     is_bound = NEEDS_PLAN.isdisjoint(names) and has_contiguous_rows
-    if scalars[RECEIVED] and (tables or not is_bound):
+    if (scalars[RECEIVED] or has_lse) and (tables or not is_bound):
         return None
     if "key_table" in names or "value_table" in names:
         is_simple = has_contiguous_rows and terms.biases is None and all(x.is_contiguous() for x in tables)
         return TableCall(names, scalars, tensors) if is_simple and NEEDS_PLAN.isdisjoint(names) else None
     if is_bound:
-        return BoundCall(names, scalars, tensors)
+        return BoundCall(names, scalars, tensors, has_lse=has_lse)
     call = PlannedCall(names, scalars, tensors)
     is_dense = "dense_table" in names and NEEDS_PLAN.isdisjoint(set(names) - {"dense_table"})
     return DenseCall(names, scalars, tensors) if is_dense and can_bind(call.plan) else call

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headwise.attention.masking import natural_lse
 from headwise.attention.triton_backend.layouts import align
 from headwise.attention.triton_backend.operator import run_operators
 from headwise.attention.triton_backend.passes import backward_launches, forward_launches, run_backward, run_forward
@@ -39,10 +40,13 @@ class CachedCall(ABC):
             call with dropout has as its last tensor.
         scalars: the operators' arguments that are not tensors.
         inputs: the tensors of one of these calls. Their values are not used.
+        has_lse: whether lse is requested, without received attention.
     """
 
-    def __init__(self, names: tuple[str, ...], scalars: tuple[Any, ...], inputs: Sequence[Tensor]) -> None:
-        self.has_dropout, self.has_received = scalars[DROPOUT] > 0, scalars[RECEIVED]
+    def __init__(
+        self, names: tuple[str, ...], scalars: tuple[Any, ...], inputs: Sequence[Tensor], *, has_lse: bool = False
+    ) -> None:
+        self.has_dropout, self.has_received, self.has_lse = scalars[DROPOUT] > 0, scalars[RECEIVED], has_lse
         if self.has_dropout:
             names, inputs = (*names, "seed"), [*inputs, torch.empty((), dtype=torch.int64, device=inputs[0].device)]
         self.names = names
@@ -68,7 +72,8 @@ class CachedCall(ABC):
 
         Args:
             saved: the inputs, the output, and what else the forward pass returned for the backward pass.
-            d_outputs: the gradients of the output and of received attention if it is requested, with contiguous rows.
+            d_outputs: the gradients of the output and of received attention or lse if it is requested, with contiguous
+                rows.
             needs_grad: which gradients are needed, of each input.
         """
 
@@ -79,10 +84,17 @@ class CachedCall(ABC):
         if torch.is_grad_enabled():
             for x in inputs:
                 if x.requires_grad:
-                    result: Any = CachedAttention.apply(self, *inputs)
-                    return AttentionOutput(*result) if self.has_received else result
+                    return self.to_result(CachedAttention.apply(self, *inputs))
         output, *others = self.forward(inputs)
-        return AttentionOutput(output, others[-1]) if self.has_received else output
+        if self.has_lse:
+            return self.to_result((output, others[0]))
+        return self.to_result((output, others[-1]) if self.has_received else output)
+
+    def to_result(self, outputs: Any) -> Tensor | AttentionOutput:
+        """Return the result of `attend` for the output, or for a pair with received attention or lse in base 2."""
+        if self.has_lse:
+            return AttentionOutput(outputs[0], lse=natural_lse(outputs[1]))
+        return AttentionOutput(*outputs) if self.has_received else outputs
 
     def compute_gradients(
         self, saved: Sequence[Tensor], d_outputs: Sequence[Tensor], needs_grad: tuple[bool, ...]
@@ -118,8 +130,10 @@ class CachedCall(ABC):
             tensors = dict(zip(self.names, inputs, strict=True))
             others = [tensors.pop(name, None) for name in OTHER_TENSORS]
             scheme_tensors: Any = tensors
-            output, _, received, _ = run_operators(SchemeInputs(**scheme_tensors), tensors["q"], *others, *self.scalars)
-        outputs = (output, received) if self.has_received else (output,)
+            output, lse, received, _ = run_operators(
+                SchemeInputs(**scheme_tensors), tensors["q"], *others, *self.scalars
+            )
+        outputs = (output, lse) if self.has_lse else (output, received) if self.has_received else (output,)
         needed = [x for x, is_needed in zip(inputs, needs_grad, strict=True) if is_needed]
         grads = iter(torch.autograd.grad(outputs, needed, d_outputs, create_graph=create_graph))
         return [next(grads) if is_needed else None for is_needed in needs_grad]
@@ -134,6 +148,8 @@ class CachedAttention(torch.autograd.Function):
         received = results.pop() if call.has_received else None
         ctx.call = call
         ctx.save_for_backward(*inputs, *results)
+        if call.has_lse:
+            return results[0], results[1]
         return (results[0], received) if call.has_received else results[0]
 
     @staticmethod
@@ -175,8 +191,10 @@ def run_planned_backward(
 class BoundCall(CachedCall):
     """Calls whose passes are programs."""
 
-    def __init__(self, names: tuple[str, ...], scalars: tuple[Any, ...], inputs: Sequence[Tensor]) -> None:
-        super().__init__(names, scalars, inputs)
+    def __init__(
+        self, names: tuple[str, ...], scalars: tuple[Any, ...], inputs: Sequence[Tensor], *, has_lse: bool = False
+    ) -> None:
+        super().__init__(names, scalars, inputs, has_lse=has_lse)
         self.forward_program = self._build_forward()
         self._backward_programs: dict[Any, Program | None] = {}
 
@@ -221,7 +239,7 @@ class BoundCall(CachedCall):
         needs = self.needed_names(needs_grad)
         if not needs.isdisjoint(("w", "sharpness")):  # both are computed
             needs |= {"w", "sharpness"} if plan.has_distance else {"w"}
-        launches = plan.launches(backward_launches, d_output, None, False, False, needs)
+        launches = plan.launches(backward_launches, d_output, None, False, self.has_lse, needs)
         kernels = []
         has_dq_kernel = bool(needs - {"k", "v"}) or (plan.sum_far_keys and "v" in needs)
         if not plan.single_tile_backward:
@@ -244,7 +262,8 @@ class BoundCall(CachedCall):
         }
         if plan.position_q is not None and "position_q" in needs:
             buffers["d_position_q"] = Buffer(tuple(plan.position_q.shape), plan.q.dtype)
-        names = (*self.names, "o", "lse", "do", *(("d_received",) if self.has_received else ()), *buffers)
+        other_gradients = ("d_received",) if self.has_received else ("d_lse",) if self.has_lse else ()
+        names = (*self.names, "o", "lse", "do", *other_gradients, *buffers)
         centered = names.index("d_received") if has_dq_kernel and plan.received_in_dq else None
         gradients: dict[str, Gradient] = {
             name: Gradient(names.index(f"d{name}")) for name in ("q", "k", "v") if name in needs

@@ -161,7 +161,7 @@ class NativeGradients:
 
 def native_call(call: BoundCall, device: torch.device) -> NativeCall | None:
     """Return a call in C++ whose forward pass has run in Python, or None if there is none."""
-    module = load_for_gpu() if device.type == "cuda" else None
+    module = load_for_gpu() if device.type == "cuda" and not call.has_lse else None
     # Its self-test computes gradients in another thread. That thread must not wait for the other self-test.
     if module is None or not (_compat.direct_launches.works(device) and _compat.direct_launches.has_passed(device)):
         return None
