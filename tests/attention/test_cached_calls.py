@@ -739,6 +739,19 @@ def test_cumulative_lengths_that_change_in_place_are_read_again(dtype: torch.dty
             torch.testing.assert_close(output, expected, rtol=5e-3, atol=5e-3)
 
 
+def test_cumulative_lengths_of_inference_are_used_in_training() -> None:
+    layer, (q, k, v) = Plain(), inputs(SMALL_LENGTH, SMALL_LENGTH, batch=1)
+    cu_seqlens = packed_lengths(5, SMALL_LENGTH - 5)
+    with torch.inference_mode():
+        attend(q, k, v, scheme=layer, backend="triton", cu_seqlens=cu_seqlens)
+    gradients = []
+    for backend in ("triton", "triton", "reference"):
+        output = attend(q, k, v, scheme=layer, backend=backend, cu_seqlens=cu_seqlens)
+        gradients.append(torch.autograd.grad(output.square().sum(), (q, k, v)))
+    for actual in gradients[:2]:
+        torch.testing.assert_close(actual, gradients[2], rtol=5e-3, atol=5e-3)
+
+
 @pytest.mark.skipif(DEVICE == "cuda", reason="the values of a tensor on a GPU are not checked")
 def test_invalid_cumulative_lengths_are_refused_after_valid_ones() -> None:
     q, k, v = inputs(SMALL_LENGTH, SMALL_LENGTH, batch=1)

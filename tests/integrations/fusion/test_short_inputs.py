@@ -11,7 +11,7 @@ import torch
 import headwise as hw
 from headwise.integrations.fusion import attention, short_batches
 from headwise.integrations.fusion.attention import MaxPairs
-from tests.integrations.fusion.cases import CASES, build_model
+from tests.integrations.fusion.cases import CASES, HEADS, build_model
 from tests.integrations.fusion.test_families import check_same, run, to_float32
 
 #: The families with a limit, and their cases.
@@ -167,6 +167,34 @@ def test_weights_of_short_inputs() -> None:
     expected = model(**batch, output_attentions=True).attentions
     hw.fuse_attention(model, verbose=False)
     torch.testing.assert_close(model(**batch, output_attentions=True).attentions, expected)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("heads", [1, HEADS])
+@pytest.mark.parametrize("name", ["deberta", "deberta-v3"])
+def test_tokens_that_see_no_key(name: str, heads: int, training: bool) -> None:
+    """Masks of pairs, which the encoder takes, hide all keys from one token, or from one head of it."""
+    model: Any = build_model(CASES[name]).train(training)
+    mask = torch.ones(2, heads, LENGTH, LENGTH, dtype=torch.bool)
+    mask[0, 0, 3] = False
+    states = torch.randn(2, LENGTH, model.config.hidden_size, dtype=torch.float64, requires_grad=True)
+    results = []
+    fused: Any = hw.fuse_attention(copy.deepcopy(model), verbose=False)
+    for encoder in (model.encoder, fused.encoder):
+        layer = encoder.layer[0].attention.self
+        positions = encoder.get_rel_pos(states)  # None in the fused encoder
+        output, _ = layer(states, mask, relative_pos=positions, rel_embeddings=encoder.get_rel_embedding())
+        results.append((output, *torch.autograd.grad(output.square().sum(), (states, *layer.parameters()))))
+    torch.testing.assert_close(results[1], results[0])
+
+
+def test_terms_without_table() -> None:
+    case = CASES["deberta"]
+    case = dataclasses.replace(case, config={**case.config, "pos_att_type": ["p2p"]}, positions=())
+    model = build_model(case).train()
+    expected = run(model, case)
+    hw.fuse_attention(model, verbose=False)
+    check_same(run(model, case), expected)
 
 
 def test_checkpoints_repeat_the_same_attention(monkeypatch: pytest.MonkeyPatch) -> None:

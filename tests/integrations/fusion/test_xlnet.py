@@ -125,6 +125,15 @@ def test_masks_are_converted_once_and_dropped_without_padding(
     assert all((mask is not None) == has_padding for mask in masks)
 
 
+def test_masks_that_change_in_place_are_read_again() -> None:
+    hidden_h, hidden_g = torch.zeros(2, 3, 3, 1, 1)
+    for key in range(3):
+        hidden_h[:, key], hidden_g[:, key] = 1, 1
+        masks = xlnet.stream_masks(hidden_h, hidden_g)
+        for mask, hidden in zip(masks, (hidden_h, hidden_g), strict=True):
+            torch.testing.assert_close(mask.visible, hidden.permute(2, 3, 0, 1) == 0)
+
+
 @pytest.mark.parametrize("name", ["all-targets", "few-targets"])
 def test_guides_read_the_first_stream_only(name: str) -> None:
     model = build_xlnet().train()

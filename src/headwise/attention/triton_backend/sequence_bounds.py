@@ -47,7 +47,9 @@ def token_bounds(cu_seqlens: Tensor, length: int) -> tuple[Tensor, Tensor]:
         return compute_bounds(cu_seqlens, length)
     cache = get_cache(cu_seqlens)
     if length not in cache:
-        cache[length] = compute_bounds(to_cu_seqlens("cu_seqlens", cu_seqlens, length, cu_seqlens.device), length)
+        checked = to_cu_seqlens("cu_seqlens", cu_seqlens, length, cu_seqlens.device)
+        with torch.inference_mode(False), torch.no_grad():  # autograd rejects tensors of inference mode
+            cache[length] = compute_bounds(checked, length)
     starts, ends = cache[length]
     return starts, ends
 

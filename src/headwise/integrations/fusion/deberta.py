@@ -52,11 +52,8 @@ class FusedDebertaSelfAttention(DisentangledSelfAttention):
         q, v = (
             x + bias.view(self.num_attention_heads, -1).to(x.dtype) for x, bias in ((q, self.q_bias), (v, self.v_bias))
         )
-        if (
-            has_positions
-            and self.pos_att_type
-            and is_short(self, hidden_states, self.max_pairs, output_attentions=output_attentions)
-        ):
+        has_tables = has_positions and not _TERMS.isdisjoint(self.pos_att_type)
+        if has_tables and is_short(self, hidden_states, self.max_pairs, output_attentions=output_attentions):
             output = attend_short_disentangled(
                 self, q, k, v, attention_mask, rel_embeddings, _PROJECTIONS, num_buckets=None, scale=scale
             )
@@ -86,6 +83,10 @@ class FusedDebertaSelfAttention(DisentangledSelfAttention):
 
 #: For each table, its term in `pos_att_type` and the name of the layer's projection.
 _PROJECTIONS = {"key_table": ("c2p", "pos_proj"), "query_table": ("p2c", "pos_q_proj")}
+
+
+#: The terms that have a table. Others, such as `p2p`, change the scale only.
+_TERMS = {term for term, _ in _PROJECTIONS.values()}
 
 
 class FusedDebertaEncoder(EncoderWithoutMaps, DebertaEncoder):

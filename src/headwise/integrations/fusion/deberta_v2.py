@@ -176,19 +176,19 @@ def rows_of_queries(n: int, max_distance: int, num_buckets: int | None, *, devic
 
 
 def average_in_padding(output: Tensor, weights: Tensor | None, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return outputs and weights in which padding tokens attend to all keys with equal weights, without dropout.
+    """Return outputs and weights in which tokens that see no key attend to all keys alike, without dropout.
 
     Args:
         output: (B, N, H · D).
         weights: (B, H, N, N), or None.
         v: (B, H, N, D).
-        mask: (B, 1, 1, N), True for real tokens. A mask of pairs does not change the result.
+        mask: (B, 1, 1, N), True for real tokens, which see each other; or (B, 1 or H, N, N), True for visible keys.
     """
-    if mask.shape[2] != 1:
-        return output, weights
-    mean = v.mean(dim=2).flatten(1)[:, None]
-    output = torch.where(mask.transpose(2, 3)[:, 0], output, mean.to(output.dtype))
-    return output, None if weights is None else weights.masked_fill(~mask.transpose(2, 3), 1.0 / v.shape[2])
+    sees_keys = mask.transpose(2, 3) if mask.shape[2] == 1 else mask.any(dim=-1, keepdim=True)  # (B, 1 or H, N, 1)
+    mean = v.mean(dim=2)[:, None]  # (B, 1, H, D)
+    output = torch.where(sees_keys.transpose(1, 2), output.unflatten(2, mean.shape[2:]), mean.to(output.dtype))
+    output = output.flatten(2)
+    return output, None if weights is None else weights.masked_fill(~sees_keys, 1.0 / v.shape[2])
 
 
 class EncoderWithoutMaps:

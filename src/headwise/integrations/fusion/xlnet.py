@@ -178,7 +178,8 @@ class FusedXLNetRelativeAttention(XLNetRelativeAttention):
 
 
 #: The masks of the texts that a model reads. A model passes the same ones to all of its layers. The key is the mask of
-#: the first stream; the value is a reference to that of the second one, and the result.
+#: the first stream; the value is a reference to that of the second one, the versions of both, which count their changes
+#: in place, and the result.
 _masks: Any = WeakTensorKeyDictionary()
 
 
@@ -186,10 +187,11 @@ def stream_masks(hidden_h: Tensor | None, hidden_g: Tensor | None) -> tuple[Stre
     """Return the masks of both streams for those of the model, (N, M, B, 1), which are 1 where a key is hidden."""
     if hidden_h is None or hidden_g is None or torch.compiler.is_compiling():
         return build_masks(hidden_h, hidden_g)
-    find_second, masks = _masks.get(hidden_h, (None, None))
-    if find_second is None or find_second() is not hidden_g:
+    versions = [None if mask.is_inference() else mask._version for mask in (hidden_h, hidden_g)]
+    find_second, stored_versions, masks = _masks.get(hidden_h, (None, None, None))
+    if find_second is None or find_second() is not hidden_g or stored_versions != versions:
         masks = build_masks(hidden_h, hidden_g)
-        _masks[hidden_h] = weakref.ref(hidden_g), masks
+        _masks[hidden_h] = weakref.ref(hidden_g), versions, masks
     return masks  # type: ignore[no-any-return]
 
 
