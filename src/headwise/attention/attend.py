@@ -184,7 +184,7 @@ def attend(
         cu_seqlens: cumulative lengths of sequences that are concatenated without padding in a batch of one, from 0 to
             N = M. Tokens attend only within their sequence. Can be combined with `causal`, `window`, `softcap`,
             `sinks`, `dropout`, and all `return_…` options except `return_weights`. The values of a tensor on a GPU are
-            not checked.
+            not checked. Pass a new tensor after a change through NumPy or `.data`, which torch does not count.
         cu_seqlens_k: cumulative lengths of the keys' sequences, from 0 to M, if they differ from those of the queries.
             With `causal` or `window`, the last query of each sequence has the position of its last key.
         return_received: also return the attention that each key receives from all real queries, before dropout,
