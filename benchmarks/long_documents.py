@@ -431,7 +431,7 @@ def run_study(arguments: argparse.Namespace, settings: Settings) -> None:
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     trial = running.pop(future)
                     results[trial] = future.result()
-                    record = {"settings": asdict(settings), "trial": asdict(trial), "result": results[trial]}
+                    record = {"settings": identify(asdict(settings)), "trial": asdict(trial), "result": results[trial]}
                     file.write(json.dumps(record) + "\n")
                     file.flush()
                     print(f"{trial.method}@{trial.length} rate {trial.rate:g} seed {trial.seed}: {results[trial]}")
