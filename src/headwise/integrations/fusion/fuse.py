@@ -56,8 +56,8 @@ def fuse_attention(
         example: a batch on which the outputs are compared with the original's; by default, random tokens or audio.
         check: whether to compare the outputs.
         verbose: print which layers were fused and what to expect, the text of `fusion_report`.
-        always: whether to compute short inputs, too. In some families, the attention with N × N maps is faster for them
-            on a GPU, but takes more memory in training. By default, the fused layers use it there.
+        always: whether to fuse short inputs, too. In some families, attention with N × N maps is faster for them on a
+            GPU, but takes more memory in training. By default, the fused layers use it there.
 
     Returns:
         The model.

@@ -131,7 +131,12 @@ def scores_by_pair(x: Tensor, table: Tensor, width: int, *, of_keys: bool = Fals
 
 
 def compute_once(mask: Tensor, compute: Callable[..., Any], *arguments: Any) -> Any:
-    """Return compute(mask, *arguments). All layers get the same mask, which stores the result."""
+    """Return compute(mask, *arguments). All layers get the same mask, which stores the result.
+
+    A CUDA graph that is recorded computes it in each layer, because it could read the result after the mask is freed.
+    """
+    if mask.is_cuda and torch.cuda.is_current_stream_capturing():
+        return compute(mask, *arguments)
     key = compute, arguments, None if mask.is_inference() else mask._version
     stored_key, result = getattr(mask, "_headwise_short_batch", (None, None))
     if stored_key != key:
